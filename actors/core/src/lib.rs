@@ -1,0 +1,1 @@
+//! Ids, deadlines, supervision policy, the clock and randomness seam, the wire codec, fault points

@@ -1,0 +1,1 @@
+//! EngineProxy and EnginePool: the SGLang client, engine life, routing

@@ -1,0 +1,1 @@
+//! Every typed message of the system, one file per actor family

@@ -1,0 +1,1 @@
+//! RolloutManager and AgentLoop: agent semantics, tokens and masks, grading, data sets

@@ -1,0 +1,1 @@
+//! The Conductor: schedule, run database, resume

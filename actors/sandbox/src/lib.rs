@@ -1,0 +1,1 @@
+//! SandboxPool and SandboxLease: warm boxes and the local provider

@@ -1,0 +1,1 @@
+//! Simulated engine, sandbox, trainer: the same messages in virtual time

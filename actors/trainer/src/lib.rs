@@ -1,0 +1,1 @@
+//! The Trainer: GRPO, SFT, optimizer, checkpoints

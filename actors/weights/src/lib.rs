@@ -1,0 +1,1 @@
+//! WeightPublisher and WeightReceiver: delta codec, version chain, carriers

@@ -1,0 +1,1 @@
+//! greenroom: a runtime of supervised actors for agentic reinforcement learning.

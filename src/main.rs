@@ -1,0 +1,2 @@
+//! The `greenroom` binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! Sets up what greenroom needs.
+fn main() {}
