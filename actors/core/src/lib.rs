@@ -1,1 +1,57 @@
-//! Ids, deadlines, supervision policy, the clock and randomness seam, the wire codec, fault points
+//! What every actor family stands on, with no word of the domain in it.
+//!
+//! * [`Address`] — how one actor reaches another; survives the other's restart and is the seam at which links may be cut.
+//! * [`ask`] and [`Reply`] — a question always has a deadline, and a dropped reply port answers by itself.
+//! * [`Clock`], [`Seed`], [`Faults`], together [`Seam`] — time, randomness and injected faults come from outside, so that
+//!   the same actor runs in real and in virtual time.
+//! * [`Supervisor`] — restarts children within a stated intensity, then gives up loudly.
+//! * [`codec`] — the wire format: bincode with a limit and a schema hash.
+//!
+//! Invariants: nothing here reads the wall clock or an unseeded generator except [`Clock::system`]; nothing here panics.
+
+mod address;
+mod ask;
+mod clock;
+pub mod codec;
+mod deadline;
+mod error;
+mod fault;
+mod id;
+mod intensity;
+mod seed;
+mod spawn;
+mod supervisor;
+
+pub use address::{Address, Gone};
+pub use ask::{AskError, Reply, ask};
+pub use clock::Clock;
+pub use deadline::Deadline;
+pub use error::{ERRORS, ErrorPage};
+pub use fault::{Fault, FaultPlanError, Faults};
+pub use intensity::{RestartDecision, RestartIntensity, RestartPolicy};
+pub use seed::{Random, Seed};
+pub use spawn::{spawn_blocking_named, spawn_named};
+pub use supervisor::{ChildFailure, ChildSpec, ChildStart, Supervisor, SupervisorArguments, SupervisorMessage};
+
+/// What every actor is given from outside: time, randomness and injected faults.
+#[derive(Clone, Debug)]
+pub struct Seam {
+    /// Where time comes from.
+    pub clock: Clock,
+    /// Where randomness comes from; streams are split off by name.
+    pub seed: Seed,
+    /// Which fault points fire, and how.
+    pub faults: Faults,
+}
+
+impl Seam {
+    /// The seam of a real process: system clock, the run's seed, faults as given (usually [`Faults::none`]).
+    pub fn system(seed: u64, faults: Faults) -> Self {
+        Self { clock: Clock::system(), seed: Seed::new(seed), faults }
+    }
+
+    /// The seam of a simulation: virtual time that starts at `epoch_ms`, a seed, faults as given.
+    pub fn simulated(seed: u64, epoch_ms: u64, faults: Faults) -> Self {
+        Self { clock: Clock::simulated(epoch_ms), seed: Seed::new(seed), faults }
+    }
+}

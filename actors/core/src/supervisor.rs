@@ -1,0 +1,234 @@
+//! A supervisor of actors, which ractor leaves to its users.
+//!
+//! Each child is started by a function and linked to the supervisor. A child that fails is started again after a back-off
+//! within its [`RestartPolicy`]; a child that ends of its own will is not (its work is done). When a child fails too often
+//! the supervisor stops with [`ChildFailure`] as its reason, and reports it first, so that nobody waits for a dead part.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+
+use crate::{Clock, RestartDecision, RestartIntensity, RestartPolicy};
+
+/// Starts (or restarts) a child under the supervisor's cell, and rebinds its addresses.
+pub type ChildStart =
+    Box<dyn Fn(ActorCell) -> Pin<Box<dyn Future<Output = Result<ActorCell, ActorProcessingErr>> + Send>> + Send + Sync>;
+
+/// One child of a supervisor.
+pub struct ChildSpec {
+    /// The name shown to people; unique within the supervisor.
+    pub name: String,
+    /// How often it may be restarted.
+    pub policy: RestartPolicy,
+    /// How it is started.
+    pub start: ChildStart,
+}
+
+impl fmt::Debug for ChildSpec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ChildSpec")
+            .field("name", &self.name)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A child failed more often than its policy allows (GR0005).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{child} failed more often than its restart policy allows; last failure: {reason}")]
+pub struct ChildFailure {
+    /// The child.
+    pub child: String,
+    /// Its last failure.
+    pub reason: String,
+}
+
+/// Messages of the supervisor.
+#[derive(Debug)]
+pub enum SupervisorMessage {
+    /// Sent by the supervisor to itself when a back-off is over: start that child again.
+    Restart(String),
+}
+
+/// What a supervisor starts with.
+pub struct SupervisorArguments {
+    /// The children, started in this order and stopped in the reverse order.
+    pub children: Vec<ChildSpec>,
+    /// Told once when the supervisor gives up.
+    pub on_give_up: Box<dyn Fn(ChildFailure) + Send + Sync>,
+}
+
+/// The supervisor actor.
+#[derive(Debug, Default)]
+pub struct Supervisor;
+
+struct Child {
+    spec: ChildSpec,
+    intensity: RestartIntensity,
+    running: Option<ActorCell>,
+}
+
+/// The state of a running supervisor.
+pub struct SupervisorState {
+    clock: Clock,
+    children: BTreeMap<String, Child>,
+    names: BTreeMap<ActorId, String>,
+    on_give_up: Box<dyn Fn(ChildFailure) + Send + Sync>,
+}
+
+impl SupervisorState {
+    async fn start(&mut self, name: &str, myself: ActorCell) -> Result<(), ActorProcessingErr> {
+        let Some(child) = self.children.get_mut(name) else { return Ok(()) };
+        let cell = (child.spec.start)(myself).await?;
+        self.names.insert(cell.get_id(), name.to_owned());
+        child.running = Some(cell);
+        Ok(())
+    }
+
+    fn on_failure(&mut self, name: &str, reason: String, myself: &ActorRef<SupervisorMessage>) {
+        let now_ms = self.clock.elapsed_ms();
+        let Some(child) = self.children.get_mut(name) else { return };
+        child.running = None;
+        match child.intensity.on_failure(now_ms) {
+            RestartDecision::RestartAfterMs(wait_ms) => {
+                tracing::warn!(child = name, reason, wait_ms, "a child failed and is restarted");
+                let name = name.to_owned();
+                myself.send_after(Duration::from_millis(wait_ms), move || SupervisorMessage::Restart(name));
+            }
+            RestartDecision::GiveUp => {
+                let failure = ChildFailure { child: name.to_owned(), reason };
+                tracing::error!(code = "GR0005", %failure, "the supervisor gives up");
+                (self.on_give_up)(failure.clone());
+                myself.stop(Some(failure.to_string()));
+            }
+        }
+    }
+}
+
+impl Actor for Supervisor {
+    type Msg = SupervisorMessage;
+    type State = SupervisorState;
+    type Arguments = SupervisorArguments;
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        let order: Vec<String> = arguments.children.iter().map(|child| child.name.clone()).collect();
+        let children = arguments.children.into_iter().map(|spec| {
+            let intensity = RestartIntensity::new(spec.policy);
+            (spec.name.clone(), Child { spec, intensity, running: None })
+        });
+        let mut state = SupervisorState {
+            clock: Clock::simulated(0),
+            children: children.collect(),
+            names: BTreeMap::new(),
+            on_give_up: arguments.on_give_up,
+        };
+        for name in order {
+            state.start(&name, myself.get_cell()).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let SupervisorMessage::Restart(name) = message;
+        if let Err(error) = state.start(&name, myself.get_cell()).await {
+            state.on_failure(&name, error.to_string(), &myself);
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match event {
+            SupervisionEvent::ActorFailed(cell, error) => {
+                if let Some(name) = state.names.remove(&cell.get_id()) {
+                    state.on_failure(&name, error.to_string(), &myself);
+                }
+            }
+            SupervisionEvent::ActorTerminated(cell, _, reason) => {
+                if let Some(name) = state.names.remove(&cell.get_id()) {
+                    tracing::debug!(child = name, reason, "a child ended");
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::Address;
+
+    struct Worker;
+    impl Actor for Worker {
+        type Msg = &'static str;
+        type State = ();
+        type Arguments = ();
+        async fn pre_start(&self, _: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
+            Ok(())
+        }
+        async fn handle(
+            &self,
+            _: ActorRef<Self::Msg>,
+            message: &'static str,
+            (): &mut (),
+        ) -> Result<(), ActorProcessingErr> {
+            if message == "fail" { Err("told to fail".into()) } else { Ok(()) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_child_is_restarted_then_given_up_aloud() {
+        let starts = Arc::new(AtomicU32::new(0));
+        let address = Address::<&'static str>::unbound("worker");
+        let (gave_up, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (starts_seen, bound) = (starts.clone(), address.clone());
+        let start: ChildStart = Box::new(move |supervisor| {
+            let (starts, address) = (starts_seen.clone(), bound.clone());
+            Box::pin(async move {
+                let (actor, _) = Actor::spawn_linked(None, Worker, (), supervisor).await?;
+                starts.fetch_add(1, Ordering::Relaxed);
+                address.rebind(&actor);
+                Ok(actor.get_cell())
+            })
+        });
+        let policy = RestartPolicy { restarts: 2, within_ms: 60_000, backoff_ms: 10, backoff_limit_ms: 100 };
+        let arguments = SupervisorArguments {
+            children: vec![ChildSpec { name: "worker".into(), policy, start }],
+            on_give_up: Box::new(move |failure| drop(gave_up.send(failure))),
+        };
+        let (_, ended) = Actor::spawn(None, Supervisor, arguments).await.unwrap();
+        for expected_starts in 1..=3 {
+            while starts.load(Ordering::Relaxed) < expected_starts {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            address.cast("fail").unwrap();
+        }
+        let failure = heard.recv().await.unwrap();
+        assert_eq!((failure.child.as_str(), failure.reason.as_str()), ("worker", "told to fail"));
+        ended.await.unwrap();
+        assert_eq!(starts.load(Ordering::Relaxed), 3);
+    }
+}
