@@ -1,0 +1,186 @@
+//! The protocol of the Conductor and the Journal, and the events that make up a run's history.
+
+use greenroom_core::Reply;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::{EngineState, FinishReason};
+use crate::rollout::{FinishedGroup, RolloutState};
+use crate::{BatchId, EngineId, LeaseId, RolloutId, Step, TaskId, WeightVersion};
+
+/// Messages to the Conductor.
+#[derive(Debug)]
+pub enum ConductorMessage {
+    /// From the RolloutManager, once per group: it finished.
+    GroupFinished(Box<FinishedGroup>),
+    /// From the shell or a signal: end the run. Repeatable; `Now` overrides `AfterStep`.
+    Stop(StopMode),
+    /// From the shell: hold training (rollouts go on), or let it go on.
+    SetTrainingPaused(bool),
+    /// From the shell and the live display: how the run stands.
+    Status(Reply<RunStatus>),
+}
+
+/// When a run ends that was told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopMode {
+    /// After the step under way; the run can be resumed.
+    AfterStep,
+    /// Now; what is in flight is re-issued by a resume.
+    Now,
+}
+
+/// How a run stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunStatus {
+    /// What is going on, in words: `rolling out batch 4`, `training step 4`, …
+    pub phase: String,
+    /// The last committed step.
+    pub step: Step,
+    /// The steps the run is to make.
+    pub steps: u64,
+    /// Groups finished of the batch under way.
+    pub groups_finished: u32,
+    /// Groups of the batch under way.
+    pub groups: u32,
+    /// Mean reward of the last trained batch.
+    pub reward: Option<f32>,
+    /// Mean reward of the evaluation before training.
+    pub eval_before: Option<f32>,
+    /// Whether the run has ended.
+    pub ended: bool,
+}
+
+/// Messages to the Journal, the one writer of the run database.
+#[derive(Debug)]
+pub enum JournalMessage {
+    /// From any actor: something happened. Written in order of arrival, in small transactions.
+    Record(RunEvent),
+}
+
+/// Something that happened. Dates are added by the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+#[non_exhaustive]
+pub enum RunEvent {
+    /// A rollout was admitted.
+    RolloutIssued {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Its task.
+        task: TaskId,
+    },
+    /// A rollout went on in its life.
+    RolloutMoved {
+        /// The rollout.
+        rollout: RolloutId,
+        /// Where it is now.
+        state: RolloutState,
+    },
+    /// A turn of a rollout ended.
+    TurnFinished {
+        /// The rollout.
+        rollout: RolloutId,
+        /// The turn, from 0.
+        turn: u32,
+        /// Who generated it.
+        engine: EngineId,
+        /// Prompt tokens.
+        prompt_tokens: u32,
+        /// New tokens.
+        new_tokens: u32,
+        /// Why generation ended.
+        finish: FinishReason,
+        /// The number of the newest weights that took part.
+        version: Option<u64>,
+        /// Generating, milliseconds.
+        generate_ms: u64,
+    },
+    /// A rollout ended.
+    RolloutEnded {
+        /// The rollout.
+        rollout: RolloutId,
+        /// `completed`, `truncated`, `stale`, `cancelled` or `infra_failed`.
+        outcome: String,
+        /// The reward, when graded.
+        reward: Option<f32>,
+        /// Exit status of the agent, or the failure in words.
+        detail: String,
+        /// Turns taken.
+        turns: u32,
+    },
+    /// A sandbox was claimed.
+    LeaseClaimed {
+        /// The lease.
+        lease: LeaseId,
+        /// For whom.
+        rollout: RolloutId,
+        /// The image.
+        image: String,
+        /// The box: two leases that overlap in time never share one.
+        sandbox: String,
+        /// Whether it was ready before.
+        warm: bool,
+        /// How long the claim waited, milliseconds.
+        waited_ms: u64,
+    },
+    /// A sandbox is destroyed; nothing of it is left.
+    LeaseEnded {
+        /// The lease.
+        lease: LeaseId,
+        /// `released`, `expired`, `lost`, `owner_gone`.
+        reason: String,
+    },
+    /// An engine went on in its life.
+    EngineMoved {
+        /// The engine.
+        engine: EngineId,
+        /// Where it is now.
+        state: EngineState,
+        /// The weights it confirmed.
+        version: Option<WeightVersion>,
+        /// What went wrong, if anything.
+        trouble: Option<String>,
+    },
+    /// A version of the weights was committed by the publisher.
+    WeightsPublished {
+        /// The version.
+        version: WeightVersion,
+        /// `full` or `delta`.
+        mode: String,
+        /// Bytes written.
+        bytes: u64,
+        /// Checksum of all tensors.
+        root_hash: String,
+    },
+    /// A receiver holds a version.
+    WeightsApplied {
+        /// Who.
+        receiver: String,
+        /// The version.
+        version: WeightVersion,
+        /// Checksum of all tensors.
+        root_hash: String,
+    },
+    /// The Conductor went on.
+    PhaseChanged {
+        /// What it does now, in words.
+        phase: String,
+        /// The batch concerned.
+        batch: Option<BatchId>,
+    },
+    /// A question had no answer: who asked whom, and what became of it.
+    AskFailed {
+        /// Who asked.
+        asker: String,
+        /// What happened.
+        error: String,
+    },
+    /// Something a person should know.
+    Note {
+        /// Who says so.
+        source: String,
+        /// What.
+        text: String,
+    },
+}
