@@ -186,6 +186,8 @@ pub struct FinishedRollout {
     pub warm: bool,
     /// Times.
     pub timings: RolloutTimings,
+    /// How long each of the agent's commands took, in order, milliseconds.
+    pub exec_calls_ms: Vec<u64>,
 }
 
 /// How a group ended.
