@@ -1,1 +1,3 @@
 //! RolloutManager and AgentLoop: agent semantics, tokens and masks, grading, data sets
+
+pub mod agent;
