@@ -27,8 +27,7 @@ impl Tokenizer {
             reason: error.to_string(),
             remedy: "the model's directory must hold a Hugging Face tokenizer.json; fetch it, or correct the directory",
         })?;
-        let mut inner =
-            tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| TokensError::damaged(&path, error))?;
+        let mut inner = tokenizers::Tokenizer::from_bytes(bytes).map_err(|error| TokensError::damaged(&path, error))?;
         // Files may carry a length limit or padding from somebody's training; both would change ids silently.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| TokensError::damaged(&path, error))?;

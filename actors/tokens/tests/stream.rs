@@ -1,4 +1,5 @@
 //! Streamed pieces add up to the whole text and never hold half a character.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
 
 use std::path::Path;
 use std::sync::LazyLock;

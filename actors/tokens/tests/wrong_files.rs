@@ -1,4 +1,5 @@
 //! A missing or damaged file is one clear line that names the file and the remedy.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
 
 use std::path::Path;
 
@@ -28,7 +29,12 @@ fn every_wrong_file_is_named() {
         ("tokenizer.json", None, "GR0370", "fetch it, or correct the directory"),
         ("tokenizer.json", Some(half), "GR0371", "EOF"),
         ("tokenizer.json", Some("{}"), "GR0371", "fetch the model's directory again"),
-        ("generation_config.json", Some("{\"eos_token_id\": \"x\"}"), "GR0371", "eos_token_id is \"x\", not a token id"),
+        (
+            "generation_config.json",
+            Some("{\"eos_token_id\": \"x\"}"),
+            "GR0371",
+            "eos_token_id is \"x\", not a token id",
+        ),
         ("tokenizer_config.json", Some("{\"eos_token\": \"<none>\"}"), "GR0371", "not a token of tokenizer.json"),
         ("tokenizer_config.json", Some("["), "GR0371", "EOF"),
         ("chat_template.jinja", None, "GR0370", "chat_template in tokenizer_config.json"),

@@ -22,11 +22,13 @@ fn write(text: &mut String, value: &Value, indent: Option<usize>, depth: usize) 
         Value::Array(items) => write_items(text, ('[', ']'), items.iter(), indent, depth, |text, item| {
             write(text, item, indent, depth + 1);
         }),
-        Value::Object(members) => write_items(text, ('{', '}'), members.iter(), indent, depth, |text, (key, member)| {
-            text.push_str(&Value::String(key.clone()).to_string());
-            text.push_str(": ");
-            write(text, member, indent, depth + 1);
-        }),
+        Value::Object(members) => {
+            write_items(text, ('{', '}'), members.iter(), indent, depth, |text, (key, member)| {
+                text.push_str(&Value::String(key.clone()).to_string());
+                text.push_str(": ");
+                write(text, member, indent, depth + 1);
+            })
+        }
         scalar => text.push_str(&scalar.to_string()),
     }
 }

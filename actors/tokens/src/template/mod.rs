@@ -10,6 +10,7 @@
 mod calendar;
 mod json_text;
 mod python_methods;
+mod python_text;
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -55,8 +56,7 @@ impl ChatTemplate {
             Ok(source) => (jinja_path, source),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let source = config.get("chat_template").and_then(default_template);
-                let missing =
-                    || TokensError::Missing { path: jinja_path, reason: error.to_string(), remedy: REMEDY };
+                let missing = || TokensError::Missing { path: jinja_path, reason: error.to_string(), remedy: REMEDY };
                 (config_path, source.ok_or_else(missing)?.to_owned())
             }
             Err(error) => return Err(TokensError::damaged(&jinja_path, error)),
@@ -126,6 +126,7 @@ fn environment(source: &str, clock: Option<Clock>) -> Result<Environment<'static
     environment.set_trim_blocks(true);
     environment.set_lstrip_blocks(true);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_formatter(python_text::format);
     environment.set_unknown_method_callback(python_methods::call);
     environment.add_function("raise_exception", |reason: String| -> Result<JinjaValue, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, reason))

@@ -52,7 +52,8 @@ fn string_method(text: &str, method: &str, arguments: &[Value]) -> Result<Value,
         }
         "startswith" | "endswith" => {
             let (affix,): (Value,) = from_args(arguments)?;
-            let matches = |affix: &str| if method == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) };
+            let matches =
+                |affix: &str| if method == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) };
             Value::from(match affix.as_str() {
                 Some(affix) => matches(affix),
                 None => affix.try_iter()?.any(|affix| affix.as_str().is_some_and(matches)),
@@ -103,9 +104,11 @@ fn sequence_method(sequence: &Value, method: &str, arguments: &[Value]) -> Resul
     let (wanted,): (Value,) = from_args(arguments)?;
     match method {
         "count" => Ok(Value::from(sequence.try_iter()?.filter(|item| *item == wanted).count())),
-        "index" => sequence.try_iter()?.position(|item| item == wanted).map(Value::from).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidOperation, format!("{wanted} is not in the list"))
-        }),
+        "index" => sequence
+            .try_iter()?
+            .position(|item| item == wanted)
+            .map(Value::from)
+            .ok_or_else(|| Error::new(ErrorKind::InvalidOperation, format!("{wanted} is not in the list"))),
         _ => Err(unknown(ValueKind::Seq, method)),
     }
 }
