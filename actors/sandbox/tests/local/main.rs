@@ -1,0 +1,3 @@
+//! The local provider keeps its promises, for root and for an ordinary user alike.
+mod exec;
+mod support;
