@@ -1,0 +1,159 @@
+//! The learner's thread.
+//!
+//! Tensor work takes seconds to minutes and must not sit on an async worker, so one named thread owns the learner and
+//! takes requests one by one, in order. Each request is answered exactly once: with its result, with a typed error, or,
+//! after a panic inside it, with [`TrainerError::Lost`]; the thread survives and can load a checkpoint. Dropping the
+//! [`LearnerThread`] lets a running request give up at its next micro-batch and the thread end.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc;
+
+use greenroom_core::Reply;
+use greenroom_messages::trainer::{TrainReport, TrainerFailure, TrainerMessage};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::error::TrainerError;
+use crate::learner::Learner;
+use crate::progress::Progress;
+
+/// Opens a learner on its thread; called once.
+pub type OpenLearner = Box<dyn FnOnce(Progress) -> Result<Learner, TrainerError> + Send>;
+
+/// The handle to a learner's thread.
+#[derive(Debug)]
+pub struct LearnerThread {
+    requests: mpsc::Sender<TrainerMessage>,
+    progress: Progress,
+}
+
+impl LearnerThread {
+    /// Starts the thread; the receiver hears whether the learner could be opened.
+    ///
+    /// # Errors
+    /// [`TrainerError::Stopped`] when the system gives no thread.
+    pub fn start(open: OpenLearner) -> Result<(Self, oneshot::Receiver<Result<(), TrainerError>>), TrainerError> {
+        let (requests, inbox) = mpsc::channel();
+        let (opened, hear_opened) = oneshot::channel();
+        let progress = Progress::default();
+        let thread_progress = progress.clone();
+        std::thread::Builder::new()
+            .name("learner".to_owned())
+            .spawn(move || run(open, thread_progress, opened, &inbox))
+            .map_err(|error| TrainerError::Stopped { reason: error.to_string() })?;
+        Ok((Self { requests, progress }, hear_opened))
+    }
+
+    /// Hands a request to the thread; `Status` is answered here, at once.
+    pub fn handle(&self, message: TrainerMessage) {
+        if let TrainerMessage::Status(reply) = message {
+            reply.send(self.progress.status());
+            return;
+        }
+        if let Err(mpsc::SendError(message)) = self.requests.send(message) {
+            refuse(message, &TrainerError::Stopped { reason: "its thread has ended".to_owned() });
+        }
+    }
+}
+
+impl Drop for LearnerThread {
+    fn drop(&mut self) {
+        self.progress.stop();
+    }
+}
+
+fn run(
+    open: OpenLearner,
+    progress: Progress,
+    opened: oneshot::Sender<Result<(), TrainerError>>,
+    inbox: &mpsc::Receiver<TrainerMessage>,
+) {
+    let learner = catch_unwind(AssertUnwindSafe(|| open(progress.clone())))
+        .unwrap_or_else(|panic| Err(TrainerError::Lost { cause: panic_text(&*panic) }));
+    let mut learner = match learner {
+        Ok(learner) => learner,
+        Err(error) => {
+            drop(opened.send(Err(error)));
+            return;
+        }
+    };
+    drop(opened.send(Ok(())));
+    while let Ok(message) = inbox.recv() {
+        serve(&mut learner, &progress, message);
+    }
+}
+
+fn serve(learner: &mut Learner, progress: &Progress, message: TrainerMessage) {
+    match message {
+        TrainerMessage::Train(batch, reply) => {
+            answer(learner, progress, reply, |learner| {
+                let begun = Instant::now();
+                let metrics = learner.train(&batch)?;
+                let elapsed_ms = begun.elapsed().as_millis() as u64;
+                metrics.log(batch.step.0, elapsed_ms);
+                Ok::<TrainReport, TrainerError>(metrics.report(elapsed_ms))
+            });
+        }
+        TrainerMessage::WarmStart(request, reply) => {
+            answer(learner, progress, reply, |learner| {
+                let begun = Instant::now();
+                let mut report = learner.warm_start(&request)?;
+                report.elapsed_ms = begun.elapsed().as_millis() as u64;
+                Ok(report)
+            });
+        }
+        TrainerMessage::Export(request, reply) => {
+            answer(learner, progress, reply, |learner| learner.export(&request));
+        }
+        TrainerMessage::Save(request, reply) => answer(learner, progress, reply, |learner| learner.save(&request)),
+        TrainerMessage::Load(dir, reply) => {
+            answer(learner, progress, reply, |learner| learner.load(Path::new(&dir)));
+        }
+        TrainerMessage::Status(reply) => drop(reply.send(progress.status())),
+    }
+}
+
+fn answer<T>(
+    learner: &mut Learner,
+    progress: &Progress,
+    reply: Reply<Result<T, TrainerFailure>>,
+    work: impl FnOnce(&mut Learner) -> Result<T, TrainerError>,
+) {
+    let result = catch_unwind(AssertUnwindSafe(|| work(learner))).unwrap_or_else(|panic| {
+        let cause = panic_text(&*panic);
+        tracing::error!(panic = %cause, "the learner panicked");
+        learner.lose(&cause);
+        progress.idle(learner.step());
+        Err(TrainerError::Lost { cause })
+    });
+    if let Err(error) = &result {
+        tracing::warn!(code = error.code(), "{error}");
+    }
+    if !reply.send(result.map_err(|error| failure(&error))) {
+        tracing::warn!("the trainer finished a request whose asker had gone");
+    }
+}
+
+/// Answers a request that cannot be served.
+pub(crate) fn refuse(message: TrainerMessage, error: &TrainerError) {
+    let failure = failure(error);
+    match message {
+        TrainerMessage::Train(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::WarmStart(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::Export(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::Save(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::Load(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::Status(reply) => drop(reply),
+    }
+}
+
+fn failure(error: &TrainerError) -> TrainerFailure {
+    TrainerFailure { code: error.code().to_owned(), message: error.to_string() }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.and_then(|text| text.lines().next()).unwrap_or("panic without a text").to_owned()
+}
