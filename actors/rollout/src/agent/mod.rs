@@ -16,7 +16,7 @@ mod json_text;
 mod message;
 mod parse;
 mod python_json;
-mod python_text;
+pub(crate) mod python_text;
 mod state;
 mod submission;
 mod template;

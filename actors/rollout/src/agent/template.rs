@@ -104,7 +104,10 @@ impl TemplateSet {
     }
 
     fn explain(&self, name: &'static str, variables: &Variables, error: &minijinja::Error) -> RenderFailure {
-        if error.kind() != ErrorKind::UndefinedError {
+        // A filter on an undefined value is an invalid operation to minijinja and an undefined value to Jinja2.
+        let undefined = error.kind() == ErrorKind::UndefinedError
+            || error.detail().is_some_and(|detail| detail.contains("of type undefined"));
+        if !undefined {
             let kind = match error.kind() {
                 ErrorKind::InvalidOperation => "TypeError",
                 _ => "TemplateRuntimeError",
