@@ -64,6 +64,7 @@ impl Purpose {
 /// A batch of groups, asked for by the Conductor. Training batch n feeds step n; an evaluation's number is the step
 /// after which it was made. Shown as `t00012`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct BatchId {
     /// What the rollouts are for.
     pub purpose: Purpose,
@@ -73,6 +74,7 @@ pub struct BatchId {
 
 /// The rollouts of one task in one batch. Shown as `t00012-g003`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct GroupId {
     /// Its batch.
     pub batch: BatchId,
@@ -83,6 +85,7 @@ pub struct GroupId {
 /// One episode. A re-issue after an infrastructure failure is another rollout: same group and sample, next attempt.
 /// Shown as `t00012-g003-s05-a0`, fixed width so that one engine request's id is never a prefix of another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct RolloutId {
     /// Its group.
     pub group: GroupId,
@@ -154,6 +157,7 @@ impl FromStr for RolloutId {
 /// A version of the policy's weights, unique across runs, so that weights of another run are never taken for ours.
 /// Shown, and sent to engines as `weight_version`, as `{run}:{number}`. Number n is the policy after optimizer step n.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct WeightVersion {
     /// The run that made it.
     pub run: RunId,
@@ -176,6 +180,24 @@ impl FromStr for WeightVersion {
         parsed.ok_or_else(|| IdParseError { text: text.to_owned(), expected: "a weight version such as run7:12" })
     }
 }
+
+/// In files and messages these identifiers are the texts that people see.
+macro_rules! as_text {
+    ($($name:ident),*) => {$(
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.to_string()
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = IdParseError;
+            fn try_from(text: String) -> Result<Self, IdParseError> {
+                text.parse()
+            }
+        }
+    )*};
+}
+as_text!(BatchId, GroupId, RolloutId, WeightVersion);
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,133 @@
+//! `run.db`: the history of a run in SQLite, so that a person can ask it with SQL.
+//!
+//! One connection, in WAL mode, shared behind a lock by the Conductor (commits) and the Journal (events). Every method is
+//! one transaction. A crash at any moment leaves the last finished transaction.
+
+mod commit;
+mod events;
+mod history;
+mod query;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use greenroom_core::Clock;
+use greenroom_messages::RunId;
+use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+
+use crate::RunError;
+
+pub use commit::StepCommit;
+pub(crate) use query::snake;
+pub use query::{CommittedStep, RolloutTotals};
+
+/// The run database; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Database {
+    path: PathBuf,
+    connection: Arc<Mutex<Connection>>,
+    clock: Clock,
+    epoch: u64,
+}
+
+impl Database {
+    /// Creates the database of a new run, or opens that of an existing one, and begins a new epoch in it.
+    pub fn open(path: &Path, run: &RunId, seed: u64, config: &str, clock: Clock) -> Result<Self, RunError> {
+        let connection = Connection::open(path).map_err(|error| database_error(path, &error))?;
+        Self::begin(connection, path, run, seed, config, clock)
+    }
+
+    /// A database in memory, for the simulation.
+    pub fn in_memory(run: &RunId, seed: u64, clock: Clock) -> Result<Self, RunError> {
+        let path = Path::new(":memory:");
+        let connection = Connection::open_in_memory().map_err(|error| database_error(path, &error))?;
+        Self::begin(connection, path, run, seed, "", clock)
+    }
+
+    /// Opens an existing database for looking only: no epoch begins.
+    pub fn open_to_read(path: &Path) -> Result<Self, RunError> {
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE;
+        let connection = Connection::open_with_flags(path, flags).map_err(|error| database_error(path, &error))?;
+        let connection = Arc::new(Mutex::new(connection));
+        Ok(Self { path: path.to_owned(), connection, clock: Clock::system(), epoch: 0 })
+    }
+
+    fn begin(
+        connection: Connection,
+        path: &Path,
+        run: &RunId,
+        seed: u64,
+        config: &str,
+        clock: Clock,
+    ) -> Result<Self, RunError> {
+        prepare(&connection).map_err(|error| database_error(path, &error))?;
+        let mut database =
+            Self { path: path.to_owned(), connection: Arc::new(Mutex::new(connection)), clock, epoch: 0 };
+        let now_ms = clock.now_ms();
+        database.epoch = database.write(|transaction| {
+            transaction.execute(
+                "INSERT OR IGNORE INTO run (id, seed, created_ms, config) VALUES (?1, ?2, ?3, ?4)",
+                params![run.as_str(), seed as i64, now_ms, config],
+            )?;
+            let epoch =
+                transaction.query_row("SELECT coalesce(max(epoch), 0) + 1 FROM processes", [], |row| row.get(0))?;
+            let process = params![epoch, std::process::id(), now_ms];
+            transaction.execute("INSERT INTO processes (epoch, pid, started_ms) VALUES (?1, ?2, ?3)", process)?;
+            Ok(epoch)
+        })?;
+        Ok(database)
+    }
+
+    /// The number of this process among those that worked on the run, from 1.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Notes that this process ended of its own will, and how.
+    pub fn end_process(&self, ending: &str) -> Result<(), RunError> {
+        let now_ms = self.clock.now_ms();
+        self.write(|transaction| {
+            transaction.execute(
+                "UPDATE processes SET ended_ms = ?1, ending = ?2 WHERE epoch = ?3",
+                params![now_ms, ending, self.epoch],
+            )?;
+            Ok(())
+        })
+    }
+
+    fn write<T>(&self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, RunError> {
+        self.in_transaction(TransactionBehavior::Immediate, work)
+    }
+
+    fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>) -> Result<T, RunError> {
+        self.in_transaction(TransactionBehavior::Deferred, work)
+    }
+
+    fn in_transaction<T>(
+        &self,
+        behavior: TransactionBehavior,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, RunError> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = (|| {
+            let transaction = connection.transaction_with_behavior(behavior)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })();
+        result.map_err(|error| database_error(&self.path, &error))
+    }
+}
+
+/// Sets a connection up. `synchronous = NORMAL` in WAL mode: a killed process loses nothing; a power cut may lose the last
+/// transactions, never their order.
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::from_secs(10))?;
+    connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;")?;
+    connection.execute_batch(include_str!("schema.sql"))
+}
+
+fn database_error(path: &Path, error: &rusqlite::Error) -> RunError {
+    RunError::Database { path: path.to_owned(), reason: error.to_string() }
+}

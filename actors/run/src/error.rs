@@ -1,0 +1,131 @@
+//! What can go wrong with a run, with a stable code each.
+
+use std::path::PathBuf;
+
+use greenroom_core::ErrorPage;
+
+/// An error of the run's schedule, database or directory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The run database could not be read or written (GR0201).
+    #[error("run database {path}: {reason}")]
+    Database {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The run directory holds a run already (GR0202).
+    #[error("{path} holds a run already; continue it with --resume, or choose another name")]
+    RunExists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no run to resume (GR0203).
+    #[error("{path} holds no run to resume")]
+    NoRun {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file of the run could not be read or written (GR0204).
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// A step would train a rollout for the second time, or one that the run does not know (GR0205).
+    #[error("{step} is refused: {reason}")]
+    CommitRefused {
+        /// The step.
+        step: greenroom_messages::Step,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The settings contradict themselves (GR0206).
+    #[error("{setting}: {reason}")]
+    Setting {
+        /// The setting's name.
+        setting: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// A part of the run failed for good (GR0207).
+    #[error("{part}: {reason}")]
+    Part {
+        /// Which part.
+        part: String,
+        /// What happened.
+        reason: String,
+    },
+    /// Another process runs this run (GR0208).
+    #[error("{path} is in use by process {pid}; stop that process first")]
+    InUse {
+        /// The run's directory.
+        path: PathBuf,
+        /// The process.
+        pid: u32,
+    },
+}
+
+impl RunError {
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Database { .. } => "GR0201",
+            Self::RunExists { .. } => "GR0202",
+            Self::NoRun { .. } => "GR0203",
+            Self::File { .. } => "GR0204",
+            Self::CommitRefused { .. } => "GR0205",
+            Self::Setting { .. } => "GR0206",
+            Self::Part { .. } => "GR0207",
+            Self::InUse { .. } => "GR0208",
+        }
+    }
+}
+
+/// The pages of this crate's codes.
+pub const ERRORS: &[ErrorPage] = &[
+    ErrorPage {
+        code: "GR0201",
+        cause: "the run database could not be read or written",
+        remedy: "see that the disk is not full and the directory writable; a damaged run.db can be examined with sqlite3",
+    },
+    ErrorPage {
+        code: "GR0202",
+        cause: "the run directory holds a run already, and an existing run is never overwritten",
+        remedy: "continue it with --resume, or give the new run another name with --name",
+    },
+    ErrorPage {
+        code: "GR0203",
+        cause: "--resume was given, but the directory holds no run",
+        remedy: "check the name and --runs; without --resume a new run is started",
+    },
+    ErrorPage {
+        code: "GR0204",
+        cause: "a file in the run directory could not be read or written",
+        remedy: "the message names the file and the system's reason; mend it and continue with --resume",
+    },
+    ErrorPage {
+        code: "GR0205",
+        cause: "a step would have trained a rollout twice, or one unknown to the run: a defect, stopped before it did harm",
+        remedy: "keep the run directory and report it; the last committed step is intact and --resume continues from it",
+    },
+    ErrorPage {
+        code: "GR0206",
+        cause: "the run's settings contradict themselves",
+        remedy: "the message names the setting and what would be right",
+    },
+    ErrorPage {
+        code: "GR0207",
+        cause: "a part of the run failed more often than is tolerated, so the run was ended instead of left hanging",
+        remedy: "mend what the message names, then continue with --resume: nothing trained is lost",
+    },
+    ErrorPage {
+        code: "GR0208",
+        cause: "another process holds this run's directory",
+        remedy: "stop that process, or wait for it to end; a crashed process holds nothing",
+    },
+];

@@ -1,0 +1,178 @@
+//! The chains of questions that make a new policy and bring it to the engines.
+//!
+//! Each is a plain sequence of asks with deadlines; the first that fails ends the chain with the part's name and the
+//! reason. All of it may be repeated from the start: trainer, publisher and receivers answer for work already done.
+
+use greenroom_core::{Address, AskError, Deadline, Reply, ask};
+use greenroom_messages::engine::{EnginePoolMessage, PauseMode, UpdateWeights};
+use greenroom_messages::run::{JournalMessage, RunEvent};
+use greenroom_messages::trainer::{
+    ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerMessage, WarmStart, WarmStartReport,
+};
+use greenroom_messages::weights::{PublishWeights, WeightPublisherMessage, WeightReceiverMessage};
+use greenroom_messages::{Step, WeightVersion};
+
+use crate::{RunConfig, RunError};
+
+/// The parts of a run that the Conductor speaks to.
+#[derive(Clone, Debug)]
+pub struct ConductorParts {
+    /// Who rolls out.
+    pub rollouts: Address<greenroom_messages::rollout::RolloutManagerMessage>,
+    /// The fleet of engines.
+    pub engines: Address<EnginePoolMessage>,
+    /// Who trains.
+    pub trainer: Address<TrainerMessage>,
+    /// Who publishes weights.
+    pub publisher: Address<WeightPublisherMessage>,
+    /// Who receives weights, by name: one per engine host.
+    pub receivers: Vec<(String, Address<WeightReceiverMessage>)>,
+    /// Who writes the history.
+    pub journal: Address<JournalMessage>,
+}
+
+/// The chains' settings and parts, cheap to clone into a task.
+#[derive(Clone, Debug)]
+pub(crate) struct PolicyStep {
+    pub(crate) parts: ConductorParts,
+    pub(crate) config: RunConfig,
+}
+
+impl PolicyStep {
+    /// Makes and saves the initial policy.
+    pub(crate) async fn prepare(
+        &self,
+        warm_start: Option<WarmStart>,
+        checkpoint: String,
+    ) -> Result<WarmStartReport, RunError> {
+        let report = match warm_start {
+            Some(warm_start) => {
+                let wait_ms = self.config.warm_start_timeout_ms;
+                self.trainer(wait_ms, |reply| TrainerMessage::WarmStart(warm_start, reply)).await?
+            }
+            None => WarmStartReport::default(),
+        };
+        self.save(Step(0), checkpoint).await?;
+        Ok(report)
+    }
+
+    /// Brings the trainer to a checkpoint.
+    pub(crate) async fn load(&self, step: Step, checkpoint: String) -> Result<(), RunError> {
+        let wait_ms = self.config.weights_timeout_ms;
+        let loaded: Step = self.trainer(wait_ms, |reply| TrainerMessage::Load(checkpoint.clone(), reply)).await?;
+        if loaded == step {
+            return Ok(());
+        }
+        let reason = format!("{checkpoint} is of {loaded}, the run database says {step}");
+        Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
+    }
+
+    /// Trains one step and saves the checkpoint.
+    pub(crate) async fn train(&self, batch: TrainBatch, checkpoint: String) -> Result<TrainReport, RunError> {
+        let step = batch.step;
+        let wait_ms = self.config.train_timeout_ms;
+        let report = self.trainer(wait_ms, |reply| TrainerMessage::Train(batch, reply)).await?;
+        self.save(step, checkpoint).await?;
+        Ok(report)
+    }
+
+    async fn save(&self, step: Step, dir: String) -> Result<(), RunError> {
+        let wait_ms = self.config.weights_timeout_ms;
+        self.trainer(wait_ms, |reply| TrainerMessage::Save(SaveCheckpoint { step, dir }, reply)).await
+    }
+
+    async fn trainer<T, Failure: std::fmt::Display>(
+        &self,
+        wait_ms: u64,
+        question: impl FnOnce(Reply<Result<T, Failure>>) -> TrainerMessage,
+    ) -> Result<T, RunError> {
+        put(&self.parts.trainer, wait_ms, question).await
+    }
+
+    /// Publishes a version, has every receiver hold it, then brings the engines to it. At least one engine must confirm.
+    pub(crate) async fn publish(&self, version: WeightVersion, export_dir: String) -> Result<(), RunError> {
+        let wait_ms = self.config.weights_timeout_ms;
+        let export = ExportWeights { version: version.clone(), dir: export_dir.clone() };
+        self.trainer(wait_ms, |reply| TrainerMessage::Export(export, reply)).await?;
+        let publish = PublishWeights { version: version.clone(), source_dir: export_dir };
+        let report =
+            put(&self.parts.publisher, wait_ms, |reply| WeightPublisherMessage::Publish(publish, reply)).await?;
+        self.record(RunEvent::WeightsPublished {
+            version: version.clone(),
+            mode: crate::database::snake(&report.mode),
+            bytes: report.bytes,
+            root_hash: report.root_hash,
+        });
+        let model_dir = self.apply(&version, wait_ms).await?;
+        self.update_engines(version, model_dir).await
+    }
+
+    async fn apply(&self, version: &WeightVersion, wait_ms: u64) -> Result<String, RunError> {
+        let mut model_dir = None;
+        for (receiver, address) in &self.parts.receivers {
+            let apply = |reply| WeightReceiverMessage::Apply(version.clone(), reply);
+            let applied = put(address, wait_ms, apply).await?;
+            self.record(RunEvent::WeightsApplied {
+                receiver: receiver.clone(),
+                version: applied.version.clone(),
+                root_hash: applied.root_hash.clone(),
+            });
+            // an acknowledgement that is lost costs a larger delta next time, nothing else
+            let _ = self.parts.publisher.cast(WeightPublisherMessage::Acknowledge {
+                receiver: receiver.clone(),
+                version: applied.version,
+                root_hash: applied.root_hash,
+            });
+            model_dir.get_or_insert(applied.model_dir);
+        }
+        model_dir.ok_or_else(|| RunError::Part {
+            part: "weight receivers".to_owned(),
+            reason: "the run has none, so no engine can be brought to new weights".to_owned(),
+        })
+    }
+
+    async fn update_engines(&self, version: WeightVersion, model_dir: String) -> Result<(), RunError> {
+        let timeout_ms = self.config.update_timeout_ms;
+        let pause: PauseMode = self.config.pause;
+        let update = UpdateWeights { version, model_dir, pause, timeout_ms };
+        let deadline = Deadline::after_ms(timeout_ms + 5_000);
+        let engines = &self.parts.engines;
+        let updates = ask(engines, deadline, |reply| EnginePoolMessage::UpdateWeights(update, reply))
+            .await
+            .map_err(|error| self.failed_ask(engines.name(), &error))?;
+        if updates.iter().any(|update| update.result.is_ok()) {
+            return Ok(());
+        }
+        let failures = updates.iter().filter_map(|update| {
+            let failure = update.result.as_ref().err()?;
+            Some(format!("{}: {failure}", update.engine))
+        });
+        let reason = format!("no engine confirmed the new weights ({})", failures.collect::<Vec<_>>().join("; "));
+        Err(RunError::Part { part: engines.name().to_owned(), reason })
+    }
+
+    fn failed_ask(&self, part: &str, error: &AskError) -> RunError {
+        self.record(RunEvent::AskFailed { asker: "conductor".to_owned(), error: error.to_string() });
+        RunError::Part { part: part.to_owned(), reason: error.to_string() }
+    }
+
+    fn record(&self, event: RunEvent) {
+        record(&self.parts.journal, event);
+    }
+}
+
+/// Sends an event to the Journal. Where the Journal is gone its supervisor ends the run, so nothing more is done here.
+pub(crate) fn record(journal: &Address<JournalMessage>, event: RunEvent) {
+    let _ = journal.cast(JournalMessage::Record(event));
+}
+
+/// Asks a part and turns both kinds of failure, of the question and of the work, into the part's error.
+pub(crate) async fn put<M: Send + 'static, T, Failure: std::fmt::Display>(
+    target: &Address<M>,
+    wait_ms: u64,
+    question: impl FnOnce(Reply<Result<T, Failure>>) -> M,
+) -> Result<T, RunError> {
+    let failed = |reason: String| RunError::Part { part: target.name().to_owned(), reason };
+    let answer = ask(target, Deadline::after_ms(wait_ms), question).await.map_err(|error| failed(error.to_string()))?;
+    answer.map_err(|failure| failed(failure.to_string()))
+}
