@@ -10,6 +10,7 @@ pub mod error;
 pub mod generation;
 pub mod model;
 pub mod network;
+pub mod server;
 
 pub use error::{GenerationError, PolicyError};
 pub use model::{ModelConfig, Parameters, TinyModel};
