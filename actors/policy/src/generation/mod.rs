@@ -3,13 +3,24 @@
 //! * [`request`]: what is asked for and what comes back, plain data.
 //! * [`handle`]: the cheap, cloneable, thread-safe end that servers hold; it talks to the generator thread by channel.
 //!
-//! Neither of the two knows tensors, so that a server needs no idea of libtorch.
+//! * [`state`]: the pure state machine: admission, steps, pauses; with [`sequence`], [`slots`] and [`sampler`].
+//! * [`thread`]: owns the tensors and drives the state; [`start`] and [`start_from_directory`] begin one.
+//!
+//! Requests, events and handle know no tensors, so that a server needs no idea of libtorch.
 
 pub mod handle;
+pub mod options;
 pub mod request;
+pub mod sampler;
+pub mod sequence;
+pub mod slots;
+pub mod state;
+pub mod thread;
 
 pub use handle::{Command, GenerationStream, GeneratorHandle, ModelInfo};
+pub use options::{GeneratorOptions, TextDecoder};
 pub use request::{
     FinishReason, Finished, GeneratedToken, GenerationEvent, GenerationRequest, LoadReport, PauseMode, PromptToken,
     SamplingParams, StopMatch, TokenLogprob, UpdateReport, WeightExcerpt,
 };
+pub use thread::{start, start_from_directory};

@@ -254,4 +254,28 @@ impl ModelConfig {
             }
         }
     }
+
+    /// Checks that another configuration describes the same computation, so that its weights can take the place of this
+    /// one's. Notes, spellings and end-of-text ids may differ.
+    ///
+    /// # Errors
+    /// [`crate::PolicyError::Config`] naming the first difference.
+    pub fn check_same_mathematics(&self, other: &Self, path: &std::path::Path) -> Result<(), crate::PolicyError> {
+        let comparable = |config: &Self| {
+            let mut config = config.clone();
+            config.json.clear();
+            config.eos_token_ids.clear();
+            config.max_position_embeddings = 0;
+            config.initializer_range = 0.0;
+            format!("{config:?}")
+        };
+        let (mine, others) = (comparable(self), comparable(other));
+        if mine == others {
+            return Ok(());
+        }
+        let differs = mine.split(", ").zip(others.split(", ")).find(|(mine, others)| mine != others);
+        let (mine, others) = differs.unwrap_or((&mine, &others));
+        let reason = format!("describes another model than the one in force: `{others}` instead of `{mine}`");
+        Err(crate::PolicyError::Config { path: path.to_owned(), reason })
+    }
 }

@@ -1,0 +1,43 @@
+//! Not a promise but a measurement: `cargo test -p greenroom-policy --test speed -- --ignored --nocapture`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+
+use greenroom_policy::generation::{GenerationEvent, GenerationRequest, GeneratorOptions, start};
+use greenroom_policy::{ModelConfig, Parameters, TinyModel};
+use tokio::time::Instant;
+
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn generation_speed() {
+    let config = ModelConfig::tiny(&TinyModel::default()).unwrap();
+    let parameters = Parameters::init(&config, 1).unwrap();
+    println!("{} weights", parameters.weight_count());
+    for batch_invariant in [true, false] {
+        for concurrent in [1_u32, 8, 32] {
+            let options = GeneratorOptions { batch_invariant, ..GeneratorOptions::default() };
+            let handle = start(&config, &parameters, Path::new("m"), options).unwrap();
+            let began = Instant::now();
+            let mut streams = Vec::new();
+            for number in 0..concurrent {
+                let ids = (0..300).map(|n| (n * 31 + number * 17) % 1000).collect();
+                let mut request = GenerationRequest::new(format!("r{number}"), ids);
+                request.params.max_new_tokens = 128;
+                request.params.ignore_eos = true;
+                streams.push(handle.submit(request).await.unwrap());
+            }
+            let (mut tokens, mut first) = (0, None);
+            for mut stream in streams {
+                while let Some(event) = stream.recv().await {
+                    if let GenerationEvent::Tokens(more) = event {
+                        first.get_or_insert_with(|| began.elapsed());
+                        tokens += more.len();
+                    }
+                }
+            }
+            let seconds = began.elapsed().as_secs_f64();
+            let prompts = 300 * concurrent;
+            println!("invariant {batch_invariant}, {concurrent} at once: {:.0} tokens/s, {:.0} with prompts", tokens as f64 / seconds, (tokens as f64 + f64::from(prompts)) / seconds);
+        }
+    }
+}
