@@ -1,0 +1,1 @@
+//! Batches of groups of rollouts.
