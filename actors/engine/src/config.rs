@@ -1,0 +1,161 @@
+//! How engines are spoken to: deadlines, waits, credentials, the order of updates.
+//!
+//! Every value has a default that suits an engine on the local network. Unknown keys are errors. Credentials are named
+//! by where they come from and never stand in the configuration itself, so that a dump of it is safe to show.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{EngineConfigError, SecretSource, SglangVersion};
+
+/// The settings of the fleet and of each proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// How long each kind of call may take.
+    pub deadlines: CallDeadlines,
+    /// How long requests in flight may go on before an update aborts them, in milliseconds.
+    pub drain_ms: u64,
+    /// How long aborted requests may take to answer before the engine is paused all the same, in milliseconds.
+    pub abort_grace_ms: u64,
+    /// The time between two looks at a serving engine, in milliseconds.
+    pub probe_interval_ms: u64,
+    /// The waits between attempts to reach a lost engine.
+    pub backoff: Backoff,
+    /// How often a failed load is tried again before the engine waits for another version.
+    pub load_retries: u32,
+    /// How long an update waits for an engine that is lost before it is reported as failed there, in milliseconds.
+    pub lost_patience_ms: u64,
+    /// Whether engines are updated together or one after another.
+    pub update_order: UpdateOrder,
+    /// Where the credentials come from.
+    pub credentials: Credentials,
+    /// The supported versions of SGLang.
+    pub versions: VersionWindow,
+    /// The largest answer that is read, in bytes.
+    pub response_limit_bytes: u64,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            deadlines: CallDeadlines::default(),
+            drain_ms: 30_000,
+            abort_grace_ms: 5_000,
+            probe_interval_ms: 2_000,
+            backoff: Backoff::default(),
+            load_retries: 3,
+            lost_patience_ms: 10_000,
+            update_order: UpdateOrder::default(),
+            credentials: Credentials::default(),
+            versions: VersionWindow::default(),
+            response_limit_bytes: 64 << 20,
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Every problem of these settings, none if they can be used.
+    pub fn problems(&self) -> Vec<EngineConfigError> {
+        let mut problems = Vec::new();
+        let times = [
+            ("deadlines.info_ms", self.deadlines.info_ms),
+            ("deadlines.probe_ms", self.deadlines.probe_ms),
+            ("deadlines.pause_ms", self.deadlines.pause_ms),
+            ("deadlines.load_ms", self.deadlines.load_ms),
+            ("deadlines.abort_ms", self.deadlines.abort_ms),
+            ("probe_interval_ms", self.probe_interval_ms),
+            ("backoff.first_ms", self.backoff.first_ms),
+            ("response_limit_bytes", self.response_limit_bytes),
+        ];
+        for (setting, value) in times {
+            if value == 0 {
+                problems.push(EngineConfigError::Value { setting, value: "0".into(), message: "must be at least 1" });
+            }
+        }
+        for (setting, text) in [("versions.oldest", &self.versions.oldest), ("versions.newest", &self.versions.newest)]
+        {
+            if SglangVersion::parse(text).is_none() {
+                let message = "must be a version such as 0.5.23";
+                problems.push(EngineConfigError::Value { setting, value: text.clone(), message });
+            }
+        }
+        problems
+    }
+}
+
+/// The longest that a call may take, in milliseconds. A missed deadline makes the engine `Lost`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CallDeadlines {
+    /// Reading version, limits and weight label. A busy scheduler answers late.
+    pub info_ms: u64,
+    /// A look at a serving engine.
+    pub probe_ms: u64,
+    /// Pausing and going on.
+    pub pause_ms: u64,
+    /// Loading weights; an update's own time-out may be shorter.
+    pub load_ms: u64,
+    /// Aborting a request.
+    pub abort_ms: u64,
+}
+
+impl Default for CallDeadlines {
+    fn default() -> Self {
+        Self { info_ms: 10_000, probe_ms: 5_000, pause_ms: 30_000, load_ms: 600_000, abort_ms: 5_000 }
+    }
+}
+
+/// The waits between attempts: doubled each time, then scaled by a random factor from one half to one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Backoff {
+    /// The first wait, in milliseconds.
+    pub first_ms: u64,
+    /// The longest wait, in milliseconds.
+    pub limit_ms: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first_ms: 200, limit_ms: 10_000 }
+    }
+}
+
+/// In which order engines are updated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UpdateOrder {
+    /// All at once: shortest in time, no engine serves meanwhile.
+    #[default]
+    Parallel,
+    /// One after another: the others go on serving.
+    Rolling,
+}
+
+/// The credentials of the engines. A server may want one, the other, both or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Credentials {
+    /// For generation and information.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<SecretSource>,
+    /// For weights, pause, abort and flush; where it is not given, `api_key` is used for these too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_key: Option<SecretSource>,
+}
+
+/// The versions of SGLang that are let in, both ends included; patch suffixes such as `.post1` are ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct VersionWindow {
+    /// The oldest.
+    pub oldest: String,
+    /// The newest.
+    pub newest: String,
+}
+
+impl Default for VersionWindow {
+    fn default() -> Self {
+        Self { oldest: "0.5.10".into(), newest: "0.5.23".into() }
+    }
+}

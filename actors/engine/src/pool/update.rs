@@ -1,0 +1,60 @@
+//! Bringing the whole fleet to a version: all at once, or one engine after another.
+
+use futures::future::join_all;
+use greenroom_core::{Address, Deadline, ask};
+use greenroom_messages::EngineId;
+use greenroom_messages::engine::{EngineFailure, EngineFailureKind, EngineProxyMessage, EngineUpdate, UpdateWeights};
+
+use crate::UpdateOrder;
+
+/// How much later than the proxy the pool gives up.
+const GRACE_MS: u64 = 5_000;
+
+/// How many of a fleet took an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quorum {
+    /// Engines that confirmed.
+    pub confirmed: usize,
+    /// Engines that were asked.
+    pub asked: usize,
+}
+
+impl Quorum {
+    /// Counts the answers to an update.
+    pub fn of(updates: &[EngineUpdate]) -> Self {
+        Self { confirmed: updates.iter().filter(|update| update.result.is_ok()).count(), asked: updates.len() }
+    }
+
+    /// Whether at least `needed` engines, and at least one, confirmed.
+    pub fn reached(&self, needed: usize) -> bool {
+        self.confirmed >= needed.max(1)
+    }
+}
+
+/// Asks every proxy; each answers, or is answered for, within the wish's time and a grace.
+pub(super) async fn update_fleet(
+    proxies: Vec<(EngineId, Address<EngineProxyMessage>)>,
+    wish: UpdateWeights,
+    order: UpdateOrder,
+) -> Vec<EngineUpdate> {
+    let updates = proxies.iter().map(|(engine, proxy)| update_one(engine, proxy, &wish));
+    match order {
+        UpdateOrder::Parallel => join_all(updates).await,
+        UpdateOrder::Rolling => {
+            let mut results = Vec::with_capacity(proxies.len());
+            for update in updates {
+                results.push(update.await);
+            }
+            results
+        }
+    }
+}
+
+async fn update_one(engine: &EngineId, proxy: &Address<EngineProxyMessage>, wish: &UpdateWeights) -> EngineUpdate {
+    let deadline = Deadline::after_ms(wish.timeout_ms.saturating_add(GRACE_MS).min(u64::from(u32::MAX)));
+    let answer = ask(proxy, deadline, |reply| EngineProxyMessage::UpdateWeights(wish.clone(), reply)).await;
+    answer.unwrap_or_else(|error| {
+        let failure = EngineFailure { kind: EngineFailureKind::Lost, message: error.to_string() };
+        EngineUpdate { engine: engine.clone(), result: Err(failure) }
+    })
+}

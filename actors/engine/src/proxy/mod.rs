@@ -1,0 +1,15 @@
+//! EngineProxy: the one that speaks to one engine. `state` and its rules decide; `actor` and `turn` do.
+
+mod actor;
+mod admit;
+mod connect;
+mod effect;
+mod state;
+#[cfg(test)]
+mod state_tests;
+mod turn;
+mod update;
+
+pub use actor::{EngineProxy, EngineProxyArguments, EngineProxyInput};
+pub use effect::{Admission, Call, CallAnswer, Effect, Input, Report};
+pub use state::{EngineMachine, MachineSettings};
