@@ -205,3 +205,44 @@ fn a_command_rewards_only_status_zero() {
     assert_eq!((endless.reward, endless.reason), (0.0, GradeReason::TestsTimedOut));
     assert!(Grader::new(GradingTask::Cmd(task(" "))).is_err());
 }
+
+/// Grades the folder of real tasks that `GREENROOM_SWESMITH_TASKS` names (`tasks.jsonl`, `gold/ID.diff`, `profiles.json` and
+/// bundles): for each the fix must earn 1 and nothing 0. Their projects must be able to run under `python3`.
+#[test]
+#[ignore = "needs a folder of tasks: set GREENROOM_SWESMITH_TASKS"]
+fn given_tasks_are_solved_by_their_fix_and_by_nothing_less() {
+    let root = std::env::var_os("GREENROOM_SWESMITH_TASKS").map(std::path::PathBuf::from).unwrap();
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let profiles: serde_json::Value = serde_json::from_str(&read("profiles.json")).unwrap();
+    let texts = |value: &serde_json::Value| serde_json::from_value::<Vec<String>>(value.clone()).unwrap();
+    for line in read("tasks.jsonl").lines() {
+        let row: serde_json::Value = serde_json::from_str(line).unwrap();
+        let instance = row["instance_id"].as_str().unwrap();
+        let profile = &profiles[instance.rsplit_once('.').unwrap().0];
+        let bundle = root.join(profile["bundle"].as_str().unwrap());
+        for (reward, agent) in [(1.0, format!("git apply '{}'", root.join(format!("gold/{instance}.diff")).display())), (0.0, "true".to_owned())] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("testbed");
+            let cloned = run(folder.path(), &format!("git clone -q '{}' testbed && cd testbed && git branch -q -f main origin/main; git checkout -q '{instance}'", bundle.display()));
+            assert_eq!(cloned.returncode, 0, "{}", cloned.output);
+            let resolved = run(&path, &SweSmithTask::resolve_command(path.to_str().unwrap(), instance).command);
+            let task = SweSmithTask {
+                instance_id: instance.to_owned(),
+                workdir: path.to_str().unwrap().to_owned(),
+                commits: Some(InstanceCommits::parse(instance, &resolved).unwrap()),
+                test_cmd: profile["test_cmd"].as_str().unwrap().to_owned(),
+                parser: LogParser::from_name(profile["log_parser"].as_str().unwrap()).unwrap(),
+                fail_to_pass: texts(&row["FAIL_TO_PASS"]),
+                pass_to_pass: texts(&row["PASS_TO_PASS"]),
+                test_timeout: Duration::from_secs(90),
+            };
+            let acted = run(&path, &agent);
+            assert_eq!(acted.returncode, 0, "{}", acted.output);
+            let prepared = run(&path, &task.preparation_command().command);
+            assert_eq!(task.judge_preparation(&prepared), Ok(None), "{}", prepared.output);
+            let grade = task.judge_tests(&run(&path, &task.test_command().command)).unwrap();
+            println!("{instance}: {} ({:?} {:?})", grade.reward, grade.fail_to_pass, grade.pass_to_pass);
+            assert_eq!(grade.reward, reward, "{instance}: {:?}", grade.reason);
+        }
+    }
+}

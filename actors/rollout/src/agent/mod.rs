@@ -32,3 +32,6 @@ pub use parse::{ActionRegex, DEFAULT_ACTION_REGEX};
 pub use state::{Agent, FailedReply, NextStep, Reply};
 pub use submission::{SUBMIT_SENTINEL, submission};
 pub use tool_call::{ToolCall, bash_tool_schema};
+
+#[cfg(test)]
+mod tests;
