@@ -219,6 +219,13 @@ impl GeneratorHandle {
         self.ask(Command::Shutdown).await
     }
 
+    /// Wakes the thread, so that a stream that was just closed is seen now and not with the next command.
+    pub fn nudge(&self) {
+        let (reply, _) = oneshot::channel();
+        // A thread that is gone needs no waking.
+        let _ = self.commands.send(Command::Loads(reply));
+    }
+
     async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, GenerationError> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(command(reply)).map_err(|_| GenerationError::GeneratorStopped)?;

@@ -133,7 +133,7 @@ fn choice(state: &EngineState, chat: &ChatBody, index: usize, one: &mut Running)
             fields.insert("response_token_ids".to_owned(), Value::from(one.progress.ids.clone()));
         }
         if chat.return_meta_info {
-            fields.insert("meta_info".to_owned(), one.progress.meta_info(codec, &state.timeline, false));
+            fields.insert("meta_info".to_owned(), one.progress.meta_info(codec, &state.timeline));
         }
     }
     choice

@@ -57,6 +57,10 @@ impl TextCodec for ModelText {
         Ok(text)
     }
 
+    fn end_of_turn_ids(&self) -> &[u32] {
+        self.tokenizer.end_of_turn_ids()
+    }
+
     fn maximum_length(&self) -> Option<usize> {
         self.maximum_length
     }

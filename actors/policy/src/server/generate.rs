@@ -49,7 +49,7 @@ pub async fn generate(State(state): State<Arc<EngineState>>, request: Request) -
         one.complete(&state).await?;
     }
     let codec = state.text.as_ref();
-    let mut answers: Vec<Value> = running.iter_mut().map(|one| one.progress.answer(codec, &state.timeline, false)).collect();
+    let mut answers: Vec<Value> = running.iter_mut().map(|one| one.progress.answer(codec, &state.timeline)).collect();
     let answer = if body.is_batch { Value::Array(answers) } else { answers.pop().unwrap_or_default() };
     Ok(json_response(StatusCode::OK, &answer))
 }

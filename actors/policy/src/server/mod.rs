@@ -37,6 +37,6 @@ mod weights;
 pub use codec::ModelText;
 pub use error::ServerError;
 pub use info::SGLANG_VERSION;
-pub use start::{EngineServer, RunningEngine, ServeOptions};
+pub use start::{EngineServer, EngineServerConfig, RunningEngine, ServeOptions};
 pub use state::{Keys, Limits};
 pub use text::{ChatPrompt, TextCodec};

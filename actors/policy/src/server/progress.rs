@@ -50,13 +50,15 @@ pub struct Progress {
     first_token: Option<Instant>,
     ended: Option<Instant>,
     first_sent: Option<Instant>,
+    streamed: bool,
     growing: GrowingText,
 }
 
 impl Progress {
-    /// Of a request that arrived at `received` and was accepted by the generator at `accepted`.
+    /// Of a request that arrived at `received` and was accepted by the generator now. Of an unstreamed one the generator
+    /// announces tokens only at the end, so that the time of its first token is unknown.
     #[must_use]
-    pub fn new(rid: String, prompt: Vec<u32>, wanted: Wanted, received: Instant, accepted: Instant) -> Self {
+    pub fn new(rid: String, prompt: Vec<u32>, wanted: Wanted, received: Instant, streamed: bool) -> Self {
         Self {
             rid,
             prompt,
@@ -65,10 +67,11 @@ impl Progress {
             ids: Vec::new(),
             finished: None,
             received,
-            accepted,
+            accepted: Instant::now(),
             first_token: None,
             ended: None,
             first_sent: None,
+            streamed,
             growing: GrowingText::default(),
         }
     }
@@ -86,22 +89,22 @@ impl Progress {
         self.finished = Some(finished);
     }
 
-    /// Seconds from arrival to the first token, if there is one.
+    /// Seconds from arrival to the first token, if that is known.
     #[must_use]
     pub fn first_token_seconds(&self) -> Option<f64> {
-        self.first_token.map(|moment| moment.duration_since(self.received).as_secs_f64())
+        self.first_token.filter(|_| self.streamed).map(|moment| moment.duration_since(self.received).as_secs_f64())
     }
 
-    /// Seconds from acceptance to the end.
+    /// Seconds from arrival to the end.
     #[must_use]
     pub fn total_seconds(&self) -> Option<f64> {
         self.ended.map(|moment| moment.duration_since(self.received).as_secs_f64())
     }
 
-    /// Seconds from the first to the last token, and how many tokens came in it.
+    /// Seconds from the first token (of an unstreamed request: from acceptance) to the last, and how many tokens came in it.
     #[must_use]
     pub fn decode_span(&self) -> Option<(f64, usize)> {
-        let (first, ended) = (self.first_token?, self.ended?);
+        let (first, ended) = (if self.streamed { self.first_token? } else { self.accepted }, self.ended?);
         (self.ids.len() > 1).then(|| (ended.duration_since(first).as_secs_f64(), self.ids.len() - 1))
     }
 
@@ -167,20 +170,20 @@ impl Progress {
         last.or_else(|| self.finished.as_ref().map(|finished| &finished.weight_version)).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// The answer to `/generate`: text, ids and `meta_info`. `streamed` chunks note when the first one was sent.
-    pub fn answer(&mut self, codec: &dyn TextCodec, timeline: &Timeline, streamed: bool) -> Value {
+    /// The answer to `/generate`: text, ids and `meta_info`.
+    pub fn answer(&mut self, codec: &dyn TextCodec, timeline: &Timeline) -> Value {
         let mut answer = Map::new();
         answer.insert("text".to_owned(), Value::from(self.text(codec)));
         answer.insert("output_ids".to_owned(), Value::from(self.ids.clone()));
         if self.wanted.prompt_token_ids {
             answer.insert("prompt_token_ids".to_owned(), Value::from(self.prompt.clone()));
         }
-        answer.insert("meta_info".to_owned(), self.meta_info(codec, timeline, streamed));
+        answer.insert("meta_info".to_owned(), self.meta_info(codec, timeline));
         Value::Object(answer)
     }
 
     /// The native block of facts about the request.
-    pub fn meta_info(&mut self, codec: &dyn TextCodec, timeline: &Timeline, streamed: bool) -> Value {
+    pub fn meta_info(&mut self, codec: &dyn TextCodec, timeline: &Timeline) -> Value {
         let cached = self.finished.as_ref().map_or(0, |finished| finished.cached_tokens);
         let retractions = self.finished.as_ref().map_or(0, |finished| finished.retractions);
         let mut meta = Map::new();
@@ -220,7 +223,7 @@ impl Progress {
         }
         let first = self.first_sent.is_none();
         let sent = *self.first_sent.get_or_insert_with(Instant::now);
-        if self.finished.is_some() || (streamed && first) {
+        if self.finished.is_some() || (self.streamed && first) {
             put("response_sent_to_client_ts", Value::from(timeline.date(sent)));
         }
         Value::Object(meta)

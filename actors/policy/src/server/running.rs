@@ -1,14 +1,14 @@
 //! One request on its way through the generator: submitted, followed event by event, ended by its deadline.
 //!
-//! Dropping a [`Running`] drops its event stream, which aborts the request at the generator's next step; so a client that
-//! goes away, a failed sibling of a batch and a server that stops all end their requests the same way.
+//! Dropping a [`Running`] closes its event stream, which aborts the request; so a client that goes away, a failed sibling of
+//! a batch and a missed deadline all end their requests the same way.
 
 use tokio::time::Instant;
 
 use super::error::ApiError;
 use super::progress::{Progress, Wanted};
 use super::state::EngineState;
-use crate::generation::{GenerationEvent, GenerationRequest, GenerationStream};
+use crate::generation::{GenerationEvent, GenerationRequest, GenerationStream, GeneratorHandle};
 
 /// A request to be submitted: what the generator is asked, and what the caller wants to see.
 #[derive(Debug, Clone)]
@@ -26,6 +26,7 @@ pub struct Unit {
 /// A submitted request.
 #[derive(Debug)]
 pub struct Running {
+    generator: GeneratorHandle,
     events: GenerationStream,
     deadline: Instant,
     stop_ids: Vec<u32>,
@@ -44,15 +45,20 @@ impl Running {
     /// What the generator says, in SGLang's words; 503 when it does not answer within the request's deadline.
     pub async fn submit(state: &EngineState, unit: Unit) -> Result<Self, ApiError> {
         let deadline = unit.received + state.limits.request_deadline;
-        let request = unit.request;
+        let mut request = unit.request;
+        let known = &state.facts.eos_token_ids;
+        let more = state.text.end_of_turn_ids().iter().copied().filter(|id| !known.contains(id));
+        request.params.stop_token_ids.extend(more);
         let mut stop_ids = request.params.stop_token_ids.clone();
-        stop_ids.extend(&state.facts.eos_token_ids);
+        stop_ids.extend(known);
+        let streamed = request.stream;
         let (rid, prompt) = (request.rid.clone(), request.input_ids.clone());
         let (ignore_eos, most_tokens) = (request.params.ignore_eos, request.params.max_new_tokens as usize);
         let events = state.ask(deadline, state.generator.submit(request)).await??;
-        let progress = Progress::new(rid, prompt, unit.wanted, unit.received, Instant::now());
+        let progress = Progress::new(rid, prompt, unit.wanted, unit.received, streamed);
         let stream_interval = unit.stream_interval;
-        Ok(Self { events, deadline, stop_ids, ignore_eos, most_tokens, stream_interval, reported: 0, progress })
+        let generator = state.generator.clone();
+        Ok(Self { generator, events, deadline, stop_ids, ignore_eos, most_tokens, stream_interval, reported: 0, progress })
     }
 
     /// Submits several, all or none.
@@ -124,6 +130,16 @@ impl Running {
                 self.progress.finish(*finished);
                 state.metrics.request_finished(&self.progress);
             }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.progress.finished.is_none() {
+            self.events.close();
+            // A paused generator sleeps; it shall see the closed stream now.
+            self.generator.nudge();
         }
     }
 }

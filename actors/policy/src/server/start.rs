@@ -5,24 +5,27 @@
 //! left: it always returns.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use greenroom_core::{Clock, Seed, spawn_named};
+use greenroom_core::{Clock, Seed, spawn_blocking_named, spawn_named};
+use tch::{Device, Kind};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::codec::ModelText;
 use super::error::ServerError;
 use super::metrics::Metrics;
 use super::router::router;
 use super::state::{EngineState, Keys, Limits, Served};
 use super::text::TextCodec;
 use super::timeline::{RequestIds, Timeline};
-use crate::generation::GeneratorHandle;
+use crate::generation::{GeneratorHandle, GeneratorOptions, TextDecoder, start_from_directory};
 
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -57,6 +60,60 @@ impl Default for ServeOptions {
     }
 }
 
+/// A model directory and how to serve it.
+#[derive(Clone)]
+pub struct EngineServerConfig {
+    /// Where to listen; port 0 takes any free one.
+    pub bind: SocketAddr,
+    /// Everyone needs this key, if set.
+    pub api_key: Option<String>,
+    /// Administration needs this key, if set.
+    pub admin_api_key: Option<String>,
+    /// A Hugging Face directory: `config.json`, safetensors, `tokenizer.json`, chat template.
+    pub model_dir: PathBuf,
+    /// The name clients see; `None`: the directory.
+    pub served_model_name: Option<String>,
+    /// Prompt and output together, tokens; `None`: what the model knows.
+    pub context_length: Option<usize>,
+    /// The most requests decoded together.
+    pub max_running_requests: usize,
+    /// What a request yields does not depend on its neighbours.
+    pub batch_invariant: bool,
+    /// Source of request ids and of the randomness of requests without a seed of their own.
+    pub seed: u64,
+    /// Where to compute: in f32 on the CPU, in bf16 on CUDA.
+    pub device: Device,
+    /// Threads inside libtorch's operations.
+    pub threads: i32,
+    /// Version of the weights in the directory; SGLang says `default`.
+    pub weight_version: String,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+impl EngineServerConfig {
+    /// Serves this directory on any free port of the loopback interface, with the generator's defaults.
+    #[must_use]
+    pub fn new(model_dir: impl Into<PathBuf>) -> Self {
+        let defaults = GeneratorOptions::default();
+        Self {
+            bind: SocketAddr::from(([127, 0, 0, 1], 0)),
+            api_key: None,
+            admin_api_key: None,
+            model_dir: model_dir.into(),
+            served_model_name: None,
+            context_length: defaults.context_length,
+            max_running_requests: defaults.max_running,
+            batch_invariant: defaults.batch_invariant,
+            seed: defaults.seed,
+            device: defaults.device,
+            threads: defaults.threads,
+            weight_version: defaults.weight_version,
+            limits: Limits::default(),
+        }
+    }
+}
+
 /// Makes running engines.
 #[derive(Debug)]
 pub struct EngineServer;
@@ -73,6 +130,47 @@ pub struct RunningEngine {
 }
 
 impl EngineServer {
+    /// Loads a model directory and serves it. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// The model or its tokenizer cannot be loaded, or the address cannot be bound.
+    pub async fn start(config: EngineServerConfig) -> Result<RunningEngine, ServerError> {
+        let began = Instant::now();
+        let directory = config.model_dir.clone();
+        let text = Arc::new(ModelText::from_dir(&directory)?);
+        let for_stops = Arc::clone(&text);
+        let decoder: TextDecoder = Arc::new(move |ids| for_stops.decode(ids, true).unwrap_or_default());
+        let options = GeneratorOptions {
+            context_length: config.context_length,
+            max_running: config.max_running_requests,
+            prefix_slots: config.max_running_requests,
+            batch_invariant: config.batch_invariant,
+            seed: config.seed,
+            threads: config.threads,
+            device: config.device,
+            kind: if config.device == Device::Cpu { Kind::Float } else { Kind::BFloat16 },
+            weight_version: config.weight_version,
+            decoder: Some(decoder),
+            ..GeneratorOptions::default()
+        };
+        let loading = directory.clone();
+        let loaded = spawn_blocking_named("load a model", move || start_from_directory(&loading, options)).await;
+        let generator = match loaded {
+            Ok(Some(Ok(generator))) => generator,
+            Ok(Some(Err(error))) => return Err(ServerError::Model { path: directory, reason: error.to_string() }),
+            _ => return Err(ServerError::Generator("loading the model panicked".to_owned())),
+        };
+        let options = ServeOptions {
+            bind: config.bind,
+            keys: Keys { api_key: config.api_key, admin_api_key: config.admin_api_key },
+            served_model_name: config.served_model_name,
+            tokenizer_path: None,
+            seed: config.seed,
+            limits: config.limits,
+        };
+        Self::serve_started(generator, text, options, began).await
+    }
+
     /// Serves a generator over HTTP. Must be called inside a tokio runtime.
     ///
     /// # Errors

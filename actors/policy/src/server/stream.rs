@@ -74,7 +74,7 @@ struct GenerateChunks {
 
 impl Chunks for GenerateChunks {
     fn events(&mut self, state: &EngineState, running: &mut Running) -> Vec<Value> {
-        let mut answer = running.progress.answer(state.text.as_ref(), &state.timeline, true);
+        let mut answer = running.progress.answer(state.text.as_ref(), &state.timeline);
         if let (Some(index), Some(fields)) = (self.index, answer.as_object_mut()) {
             fields.insert("index".to_owned(), Value::from(index));
         }

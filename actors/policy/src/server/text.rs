@@ -25,6 +25,11 @@ pub trait TextCodec: Send + Sync {
     /// The template's complaint, or that the model has none.
     fn render_chat(&self, prompt: &ChatPrompt<'_>) -> Result<String, String>;
 
+    /// Ids that end a turn, as far as the tokenizer knows; beside those of the model's configuration.
+    fn end_of_turn_ids(&self) -> &[u32] {
+        &[]
+    }
+
     /// The tokenizer's own limit (`model_max_length`), if it states one.
     fn maximum_length(&self) -> Option<usize> {
         None

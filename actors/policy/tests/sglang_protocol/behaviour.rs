@@ -49,6 +49,18 @@ async fn a_client_that_goes_away_ends_its_request_within_a_second() {
 }
 
 #[tokio::test]
+async fn a_client_that_leaves_a_held_request_ends_it_too() {
+    let engine = Engine::start().await;
+    engine.running.handle.pause(greenroom_policy::generation::PauseMode::Retract).await.unwrap();
+    let socket = generate(&json!({"rid": "held"})).begin(engine.running.addr).await;
+    until("the request is held", PATIENCE, async || engine.running.handle.loads().await.unwrap().waiting == 1).await;
+    drop(socket);
+    // Looked at from outside only: a command would wake the generator, which is what is tested.
+    let gone = async || engine.seen.abandoned.load(Ordering::Relaxed) == 1;
+    until("the request ends", Duration::from_secs(1), gone).await;
+}
+
+#[tokio::test]
 async fn each_endpoint_asks_for_its_key() {
     let matrix = [
         // (api key, admin key, token sent, normal, administration)

@@ -74,6 +74,7 @@ pub fn generator(model_path: &str) -> (GeneratorHandle, Arc<Seen>) {
 impl Fake {
     fn serve(&mut self, commands: &Receiver<Command>) {
         loop {
+            self.drop_abandoned();
             let busy = self.paused.is_none() && (!self.live.is_empty() || !self.updates.is_empty());
             let command = if busy { commands.recv_timeout(STEP) } else { commands.recv().map_err(|_| RecvTimeoutError::Disconnected) };
             match command {
@@ -87,6 +88,12 @@ impl Fake {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    fn drop_abandoned(&mut self) {
+        let before = self.live.len();
+        self.live.retain(|live| !live.events.is_closed());
+        self.seen.abandoned.fetch_add((before - self.live.len()) as u64, Ordering::Relaxed);
     }
 
     fn obey(&mut self, command: Command) {
@@ -195,9 +202,6 @@ impl Fake {
 
     /// One token for each running request. A pending update lets running requests finish and holds new ones.
     fn step(&mut self) {
-        let before = self.live.len();
-        self.live.retain(|live| !live.events.is_closed());
-        self.seen.abandoned.fetch_add((before - self.live.len()) as u64, Ordering::Relaxed);
         if !self.updates.is_empty() && !self.live.iter().any(|live| live.running) {
             self.update();
         }

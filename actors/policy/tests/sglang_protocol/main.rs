@@ -5,6 +5,7 @@
 mod behaviour;
 mod client;
 mod fake;
+mod real;
 mod replay;
 mod shape;
 
