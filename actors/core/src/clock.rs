@@ -13,6 +13,7 @@ use tokio::time::Instant;
 pub struct Clock {
     origin_ms: u64,
     origin: Instant,
+    simulated: bool,
 }
 
 impl Clock {
@@ -20,12 +21,17 @@ impl Clock {
     #[allow(clippy::disallowed_methods)] // the one place where the system's date is read
     pub fn system() -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        Self { origin_ms: since_1970.as_millis() as u64, origin: Instant::now() }
+        Self { origin_ms: since_1970.as_millis() as u64, origin: Instant::now(), simulated: false }
     }
 
     /// The clock of a simulation that begins at `origin_ms` milliseconds since 1970.
     pub fn simulated(origin_ms: u64) -> Self {
-        Self { origin_ms, origin: Instant::now() }
+        Self { origin_ms, origin: Instant::now(), simulated: true }
+    }
+
+    /// Whether this is the clock of a simulation.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated
     }
 
     /// The present date in milliseconds since 1970.

@@ -50,6 +50,19 @@ impl Seam {
         Self { clock: Clock::system(), seed: Seed::new(seed), faults }
     }
 
+    /// Runs blocking work (files, checksums) off the actors' threads; in virtual time in place, so that its end is
+    /// ordered by the seed and not by the machine. `None` when the work panicked, which is also logged by `name`.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.clock.is_simulated() {
+            return Some(work());
+        }
+        spawn_blocking_named(name, work).await.ok().flatten()
+    }
+
     /// The seam of a simulation: virtual time that starts at `epoch_ms`, a seed, faults as given.
     pub fn simulated(seed: u64, epoch_ms: u64, faults: Faults) -> Self {
         Self { clock: Clock::simulated(epoch_ms), seed: Seed::new(seed), faults }
