@@ -102,7 +102,7 @@ pub trait SandboxBox: Send + Sync {
     /// Lets the box live this long from now.
     async fn renew(&self, lifetime_ms: u64) -> Result<(), SandboxError>;
 
-    /// Resolves when the box has ended by itself: lost or expired.
+    /// Resolves when the box has ended, by itself (lost, expired) or destroyed, and says how.
     async fn ended(&self) -> SandboxError;
 
     /// Ends the box; returns when nothing of it is left. Repeatable.

@@ -76,17 +76,16 @@ fn prepare(setup: &BoxSetup) -> Result<(), SetupFailure> {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     let mut tree_is_built = false;
     if rustix::process::geteuid().is_root() {
-        if unshare(UnshareFlags::NEWNS).is_ok() {
-            make_mounts_private()?;
-            if can_become(setup.box_user_id) {
-                let owner = Owner { user_id: setup.box_user_id, group_id: setup.box_user_id };
-                mounts::build(setup, Some(owner))?;
+        if can_become(setup.box_user_id) {
+            // Without the right to mount, as in many containers, the tree is built later, by the box's user.
+            if unshare(UnshareFlags::NEWNS).is_ok() {
+                make_mounts_private()?;
+                mounts::build(setup, Some(Owner { user_id: setup.box_user_id, group_id: setup.box_user_id }))?;
                 tree_is_built = true;
-                give_up_root(setup.box_user_id)?;
             }
-        }
-        if !tree_is_built && is_global_root() {
-            let detail = format!("greenroom is root but may not become user {} for the box", setup.box_user_id);
+            give_up_root(setup.box_user_id)?;
+        } else if is_global_root() {
+            let detail = format!("greenroom is root, and user {} for the box does not exist here", setup.box_user_id);
             return Err(SetupFailure { stage: "user", detail, namespaces_refused: false });
         }
     }

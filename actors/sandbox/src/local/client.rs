@@ -11,6 +11,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::local_box::BoxDirectory;
 use crate::error::SandboxError;
 use crate::helper::protocol::{BoxSetup, Reply, Request, decode_lengths, encode};
 
@@ -22,6 +23,13 @@ pub(crate) struct BoxClient {
     box_id: String,
     stream: UnixStream,
     helper: Child,
+}
+
+/// How a box ended, and whether its directory is gone.
+#[derive(Clone, Debug)]
+pub(crate) struct BoxEnd {
+    pub(crate) error: SandboxError,
+    pub(crate) removed: Result<(), SandboxError>,
 }
 
 /// A request on its way to the box: frame, time to wait for the reply, and where the reply goes.
@@ -44,23 +52,19 @@ impl BoxClient {
         Ok(self.receive().await?.0)
     }
 
-    /// Serves errands until the box ends or nobody can send any more. Tells `ended` why, and returns when the helper,
-    /// and with it every process of the box, is gone.
-    pub(crate) async fn run(mut self, mut errands: mpsc::Receiver<Errand>, ended: watch::Sender<Option<SandboxError>>) {
-        let error = loop {
-            let errand = tokio::select! {
-                errand = errands.recv() => errand,
-                // Between requests a box has one thing to say: that it is over.
-                last_words = self.receive() => break self.end_of(last_words.map(|(reply, _)| reply)),
-            };
-            let Some(errand) = errand else { break SandboxError::Closed { what: format!("sandbox {}", self.box_id) } };
-            let answer = self.exchange(&errand).await;
-            let failure = answer.as_ref().err().cloned();
-            // The asker may have gone away.
-            let _ = errand.reply.send(answer);
-            if let Some(failure) = failure {
-                break failure;
-            }
+    /// Serves errands until the box ends, `closing` is told, or nobody can send any more. When it tells `ended` why, the
+    /// helper, every process of the box and the box's directory are gone.
+    pub(crate) async fn run(
+        mut self,
+        mut directory: BoxDirectory,
+        mut errands: mpsc::Receiver<Errand>,
+        mut closing: watch::Receiver<bool>,
+        ended: watch::Sender<Option<BoxEnd>>,
+    ) {
+        let error = tokio::select! {
+            // The sender gone means the same as the word: nobody holds the box any more.
+            _ = closing.wait_for(|closing| *closing) => SandboxError::Closed { what: format!("sandbox {}", self.box_id) },
+            error = self.serve(&mut errands) => error,
         };
         let Self { stream, mut helper, box_id } = self;
         drop(stream);
@@ -70,7 +74,26 @@ impl BoxClient {
                 tracing::error!(box_id, %error, "cannot kill a sandbox's helper");
             }
         }
-        ended.send_replace(Some(error));
+        let removed = directory.remove().await;
+        ended.send_replace(Some(BoxEnd { error, removed }));
+    }
+
+    async fn serve(&mut self, errands: &mut mpsc::Receiver<Errand>) -> SandboxError {
+        loop {
+            let errand = tokio::select! {
+                errand = errands.recv() => errand,
+                // Between requests a box has one thing to say: that it is over.
+                last_words = self.receive() => return self.end_of(last_words.map(|(reply, _)| reply)),
+            };
+            let Some(errand) = errand else { return SandboxError::Closed { what: format!("sandbox {}", self.box_id) } };
+            let answer = self.exchange(&errand).await;
+            let failure = answer.as_ref().err().cloned();
+            // The asker may have gone away.
+            let _ = errand.reply.send(answer);
+            if let Some(failure) = failure {
+                return failure;
+            }
+        }
     }
 
     async fn exchange(&mut self, errand: &Errand) -> Result<(Reply, Vec<u8>), SandboxError> {

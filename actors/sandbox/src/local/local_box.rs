@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greenroom_core::{spawn_blocking_named, spawn_named};
 use greenroom_messages::sandbox::{ExecException, ExecOutcome, ExecRequest, SandboxFile, Shell};
-use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::client::{BoxClient, Errand};
+use super::client::{BoxClient, BoxEnd, Errand};
 use super::remove_tree::remove_tree;
 use crate::error::SandboxError;
 use crate::helper::protocol::{Exec, Reply, Request};
@@ -60,44 +60,39 @@ impl Drop for BoxDirectory {
     }
 }
 
-/// A box: a handle to the task that owns its socket and helper.
+/// A box: a handle to the task that owns its socket, helper and directory. Dropping it ends the box, too.
 pub(crate) struct LocalBox {
     box_id: String,
-    /// Taken when the box is destroyed; the task ends the box when nobody can send to it any more.
-    errands: Mutex<Option<mpsc::Sender<Errand>>>,
-    ended: watch::Receiver<Option<SandboxError>>,
-    directory: Mutex<BoxDirectory>,
+    errands: mpsc::Sender<Errand>,
+    closing: watch::Sender<bool>,
+    ended: watch::Receiver<Option<BoxEnd>>,
 }
 
 impl LocalBox {
     pub(crate) fn new(box_id: String, client: BoxClient, directory: BoxDirectory) -> Self {
         let (errands, inbox) = mpsc::channel(8);
+        let (closing, close) = watch::channel(false);
         let (end, ended) = watch::channel(None);
         // The task ends by itself when the box does; nobody needs its handle.
-        drop(spawn_named(format!("sandbox-{box_id}"), client.run(inbox, end)));
-        Self { box_id, errands: Mutex::new(Some(errands)), ended, directory: Mutex::new(directory) }
+        drop(spawn_named(format!("sandbox-{box_id}"), client.run(directory, inbox, close, end)));
+        Self { box_id, errands, closing, ended }
     }
 
     async fn ask(&self, request: Request, payload: Vec<u8>, wait: Duration) -> Result<(Reply, Vec<u8>), SandboxError> {
-        let Some(errands) = self.errands.lock().await.clone() else {
-            return Err(SandboxError::Closed { what: format!("sandbox {}", self.box_id) });
-        };
         let (reply, answer) = oneshot::channel();
-        if errands.send(Errand { request, payload, wait, reply }).await.is_err() {
-            return Err(self.end().await);
+        if self.errands.send(Errand { request, payload, wait, reply }).await.is_err() {
+            return Err(self.end().await.error);
         }
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => Err(self.end().await),
+            Err(_) => Err(self.end().await.error),
         }
     }
 
-    async fn end(&self) -> SandboxError {
+    async fn end(&self) -> BoxEnd {
         let mut ended = self.ended.clone();
-        match ended.wait_for(Option::is_some).await {
-            Ok(error) => error.clone().unwrap_or_else(|| self.lost("it ended")),
-            Err(_) => self.lost("its task ended"),
-        }
+        let end = ended.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        end.unwrap_or_else(|| BoxEnd { error: self.lost("its task ended"), removed: Ok(()) })
     }
 
     fn lost(&self, detail: impl Into<String>) -> SandboxError {
@@ -171,12 +166,11 @@ impl SandboxBox for LocalBox {
     }
 
     async fn ended(&self) -> SandboxError {
-        self.end().await
+        self.end().await.error
     }
 
     async fn destroy(&self) -> Result<(), SandboxError> {
-        drop(self.errands.lock().await.take());
-        self.end().await;
-        self.directory.lock().await.remove().await
+        self.closing.send_replace(true);
+        self.end().await.removed
     }
 }

@@ -5,13 +5,17 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Removes a tree without following links, opening directories that were made unreadable. Gone already is fine.
+/// Removes a tree without following links, opening directories that were made unreadable. What is gone already, because
+/// another sweep is at work, is fine.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    let about = match fs::symlink_metadata(path) {
-        Ok(about) => about,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    match remove(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    let about = fs::symlink_metadata(path)?;
     if !about.is_dir() {
         return fs::remove_file(path);
     }

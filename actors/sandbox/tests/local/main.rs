@@ -1,3 +1,8 @@
-//! The local provider keeps its promises, for root and for an ordinary user alike.
+//! The local provider keeps its promises, for root and for an ordinary user alike: run the binary as both.
+
+mod escape;
 mod exec;
+mod files;
+mod life;
+mod plain;
 mod support;
