@@ -5,6 +5,8 @@
 
 use std::path::PathBuf;
 
+use greenroom_core::ErrorPage;
+
 /// A model, a checkpoint or a tensor operation is not as it must be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
@@ -146,3 +148,82 @@ impl GenerationError {
         }
     }
 }
+
+/// The pages of this crate's codes.
+pub const ERRORS: &[ErrorPage] = &[
+    ErrorPage {
+        code: "GR0601",
+        cause: "a file of a model cannot be read or written",
+        remedy: "the message names file and reason: check that it exists, its permissions and the free space",
+    },
+    ErrorPage {
+        code: "GR0602",
+        cause: "config.json is broken, or describes a model that would be computed wrongly",
+        remedy: "use a dense Qwen2, Qwen2.5, Qwen3 or Llama model; remove a key only if you know that it is a mere note",
+    },
+    ErrorPage {
+        code: "GR0603",
+        cause: "a weight file or its index is truncated or inconsistent, or holds other tensors than config.json promises",
+        remedy: "fetch or write the checkpoint again; the message names file and tensor",
+    },
+    ErrorPage {
+        code: "GR0604",
+        cause: "tensors or sizes given to the network do not fit together",
+        remedy: "this is a mistake in the calling program: the message says what was expected",
+    },
+    ErrorPage {
+        code: "GR0605",
+        cause: "libtorch refused an operation, most often for want of memory or for a token id outside the vocabulary",
+        remedy: "read libtorch's words in the message; lower the token budget if memory ran out",
+    },
+    ErrorPage {
+        code: "GR0620",
+        cause: "a sampling parameter is out of range",
+        remedy: "the message names the parameter and the accepted range",
+    },
+    ErrorPage {
+        code: "GR0621",
+        cause: "a prompt is empty or holds a token id outside the vocabulary",
+        remedy: "use the tokenizer that belongs to the served model",
+    },
+    ErrorPage {
+        code: "GR0622",
+        cause: "prompt, or prompt and output together, are longer than the context",
+        remedy: "lower max_new_tokens or shorten the prompt; the message says what fits",
+    },
+    ErrorPage {
+        code: "GR0623",
+        cause: "a request has the same id as one that is still alive",
+        remedy: "use a fresh id for each request, or wait until the first has ended",
+    },
+    ErrorPage {
+        code: "GR0624",
+        cause: "stop strings were given to a generator that has no tokenizer",
+        remedy: "give stop_token_ids, or start the engine with a tokenizer",
+    },
+    ErrorPage {
+        code: "GR0625",
+        cause: "the prefix cache cannot be emptied while requests need it",
+        remedy: "wait until they have ended, or pause with mode abort or retract first",
+    },
+    ErrorPage {
+        code: "GR0626",
+        cause: "new weights were refused; the old ones serve on",
+        remedy: "the message names what is wrong with the new checkpoint; publish it again",
+    },
+    ErrorPage {
+        code: "GR0627",
+        cause: "the model has no weight of the name asked for",
+        remedy: "use the names of the checkpoint, such as model.layers.0.mlp.down_proj.weight",
+    },
+    ErrorPage {
+        code: "GR0628",
+        cause: "a forward pass failed, and the requests that took part in it ended with an abort",
+        remedy: "read libtorch's words in the message; if the weights are not finite, load a good checkpoint",
+    },
+    ErrorPage {
+        code: "GR0629",
+        cause: "the generator thread has ended",
+        remedy: "it was shut down, or died of a defect that the log shows; start the engine again",
+    },
+];

@@ -12,6 +12,6 @@ pub mod model;
 pub mod network;
 pub mod server;
 
-pub use error::{GenerationError, PolicyError};
+pub use error::{ERRORS, GenerationError, PolicyError};
 pub use model::{ModelConfig, Parameters, TinyModel};
 pub use network::Network;

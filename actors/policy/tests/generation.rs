@@ -282,8 +282,8 @@ async fn an_update_without_a_pause_waits_for_running_requests_and_holds_new_ones
 async fn aborts_keep_what_was_made_and_match_by_prefix() {
     let handle = generator(6, GeneratorOptions { max_running: 2, ..GeneratorOptions::default() });
     let mut streams = Vec::new();
-    for rid in ["g1-a", "g1-b", "g1-c", "g2-a"] {
-        let mut request = request(rid, 0..30, 900);
+    for (number, rid) in (0_u32..).zip(["g1-a", "g1-b", "g1-c", "g2-a"]) {
+        let mut request = request(rid, number * 7..number * 7 + 30, 900);
         request.stream = true;
         streams.push(handle.submit(request).await.unwrap());
     }

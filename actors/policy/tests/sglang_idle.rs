@@ -1,4 +1,5 @@
 //! A server that nobody calls uses no processor. In a process of its own, so that no other test is measured with it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test may
 
 use std::sync::Arc;
 use std::time::Duration;

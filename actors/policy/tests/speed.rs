@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use greenroom_policy::generation::{GenerationEvent, GenerationRequest, GeneratorOptions, start};
-use greenroom_policy::{ModelConfig, Parameters, TinyModel};
+use greenroom_policy::{ModelConfig, Network, Parameters, TinyModel};
+use tch::{Kind, Tensor};
 use tokio::time::Instant;
 
 #[tokio::test]
@@ -39,5 +40,28 @@ async fn generation_speed() {
             let prompts = 300 * concurrent;
             println!("invariant {batch_invariant}, {concurrent} at once: {:.0} tokens/s, {:.0} with prompts", tokens as f64 / seconds, (tokens as f64 + f64::from(prompts)) / seconds);
         }
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn training_speed() {
+    tch::set_num_threads(1);
+    let config = ModelConfig::tiny(&TinyModel::default()).unwrap();
+    let parameters = Parameters::init(&config, 1).unwrap().with_gradients(true);
+    let network = Network::new(&config, &parameters).unwrap();
+    for (sequences, length) in [(64_i64, 64_i64), (16, 400), (4, 1000)] {
+        let bounds: Vec<i64> = (0..=sequences).map(|number| number * length).collect();
+        let ids: Vec<i64> = (0..sequences * length).map(|n| (n * 7919) % 1000).collect();
+        let (ids, positions) = (Tensor::from_slice(&ids), network.packed_positions(&bounds).unwrap());
+        let began = Instant::now();
+        let steps = 3;
+        for _ in 0..steps {
+            let hidden = network.forward_packed(&ids, &positions, &bounds).unwrap();
+            let logits = network.logits(&hidden).unwrap();
+            logits.log_softmax(-1, Kind::Float).gather(1, &ids.unsqueeze(1), false).mean(Kind::Float).backward();
+        }
+        let tokens = (steps * sequences * length) as f64;
+        println!("{sequences} x {length}: {:.0} tokens/s trained", tokens / began.elapsed().as_secs_f64());
     }
 }

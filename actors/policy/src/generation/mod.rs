@@ -15,6 +15,8 @@ pub mod sampler;
 pub mod sequence;
 pub mod slots;
 pub mod state;
+#[cfg(test)]
+mod state_tests;
 pub mod thread;
 
 pub use handle::{Command, GenerationStream, GeneratorHandle, ModelInfo};

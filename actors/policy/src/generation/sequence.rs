@@ -112,7 +112,10 @@ impl Sequence {
         self.computed = 0;
         self.slot = None;
         self.retractions += 1;
-        self.prompt_logprobs.clear();
+        if self.output().is_empty() {
+            // The prompt was not scored to its end; with output it was, and is not scored again.
+            self.prompt_logprobs.clear();
+        }
     }
 
     /// Scores the prompt token after `position` with the logits at `position`.

@@ -19,7 +19,7 @@ use crate::network::Row;
 
 /// A waiting request is worth holding back when a running one is about to compute at least this many tokens that it could
 /// then copy.
-const WORTH_WAITING_TOKENS: usize = 32;
+const WORTH_WAITING_TOKENS: usize = 8;
 
 /// Something to tell the caller of request `key`.
 #[derive(Debug)]

@@ -139,7 +139,7 @@ impl Default for TinyModel {
             intermediate_size: 448,
             num_hidden_layers: 3,
             num_attention_heads: 5,
-            num_key_value_heads: 5,
+            num_key_value_heads: 1,
             head_dim: 32,
             max_position_embeddings: 4096,
             eos_token_ids: vec![0],

@@ -143,24 +143,44 @@ fn attend_cached(
     runs: &[Run],
     padding: usize,
 ) -> Result<Tensor, PolicyError> {
-    let query = heads.query.f_transpose(0, 1)?.f_unsqueeze(0)?;
-    let grouped = heads.query.size()[1] != heads.key.size()[1];
+    let [rows, query_heads, head_dim] = [0, 1, 2].map(|dimension| heads.query.size()[dimension]);
+    let key_heads = heads.key.size()[1];
+    let grouped_shape = [rows, key_heads, query_heads / key_heads, head_dim];
+    let query = heads.query.f_reshape(grouped_shape)?;
     let mut parts = Vec::with_capacity(runs.len() + 1);
     for run in runs {
-        let length = run.start + run.count;
-        let (key, value) = arena.read(layer, run.slot, length)?;
-        let query = query.f_narrow(2, run.first as i64, run.count as i64)?;
-        let mask = if run.count > 1 && run.start > 0 { Some(causal_mask(run, &query)?) } else { None };
-        let causal = run.count > 1 && run.start == 0;
-        parts.push(Tensor::f_scaled_dot_product_attention(&query, &key, &value, mask, 0.0, causal, None, grouped)?);
+        let (key, value) = arena.read(layer, run.slot, run.start + run.count)?;
+        let of_run = query.f_narrow(0, run.first as i64, run.count as i64)?;
+        parts.push(if run.count == 1 {
+            attend_one(&of_run, &key, &value)?
+        } else {
+            attend_run(&of_run, &key, &value, run)?
+        });
     }
     if padding > 0 {
-        let mut size = query.size();
-        size[2] = padding as i64;
-        parts.push(Tensor::f_zeros(size, (query.kind(), query.device()))?);
+        let mut shape = grouped_shape;
+        shape[0] = padding as i64;
+        parts.push(Tensor::f_zeros(shape, (query.kind(), query.device()))?);
     }
-    let attended = if parts.len() == 1 { parts.remove(0) } else { Tensor::f_cat(&parts, 2)? };
-    Ok(attended.f_squeeze_dim(0)?.f_transpose(0, 1)?.f_flatten(1, 2)?)
+    let attended = if parts.len() == 1 { parts.remove(0) } else { Tensor::f_cat(&parts, 0)? };
+    Ok(attended.f_reshape([rows, query_heads * head_dim])?)
+}
+
+/// One row, `[1, key_heads, group, head_dim]`. All query heads of a group see the same keys, so that they can stand where
+/// attention has its queries: one product of several rows instead of several of one row, which are slow.
+fn attend_one(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor, PolicyError> {
+    Ok(Tensor::f_scaled_dot_product_attention(query, key, value, None::<&Tensor>, 0.0, false, None, false)?)
+}
+
+/// Several consecutive rows of a request, `[count, key_heads, group, head_dim]`, each seeing what lies before it.
+fn attend_run(query: &Tensor, key: &Tensor, value: &Tensor, run: &Run) -> Result<Tensor, PolicyError> {
+    let shape = query.size();
+    let query = query.f_flatten(1, 2)?.f_transpose(0, 1)?.f_unsqueeze(0)?;
+    let grouped = shape[2] > 1;
+    let mask = if run.start > 0 { Some(causal_mask(run, &query)?) } else { None };
+    let causal = run.start == 0;
+    let attended = Tensor::f_scaled_dot_product_attention(&query, key, value, mask, 0.0, causal, None, grouped)?;
+    Ok(attended.f_squeeze_dim(0)?.f_transpose(0, 1)?.f_reshape(shape)?)
 }
 
 /// `[count, start + count]`, true where a query may look: everything up to itself.

@@ -144,7 +144,8 @@ async fn chunks_are_cumulative_and_end_as_the_unstreamed_answer() {
     };
     let whole = wish(false).send(engine.running.addr).await.json();
     let events = wish(true).send(engine.running.addr).await.events();
-    let chunks: Vec<Value> = events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    let chunks: Vec<Value> =
+        events[..events.len() - 1].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
     let (mut text, mut tokens) = (String::new(), 0);
     for chunk in &chunks {
         let now = chunk["text"].as_str().unwrap();
@@ -163,6 +164,124 @@ async fn chunks_are_cumulative_and_end_as_the_unstreamed_answer() {
     assert_eq!(last["meta_info"]["finish_reason"], json!({"type": "stop", "matched": crate::fake::END_OF_TURN}));
     assert!(!last["text"].as_str().unwrap().contains("im_end"), "the stop token stays out of the text");
     assert_eq!(last["output_ids"].as_array().unwrap().last(), Some(&json!(crate::fake::END_OF_TURN)), "and in the ids");
+}
+
+/// Forms of requests that the recordings do not hold: (path, body, place in the answer, what stands there).
+#[tokio::test]
+async fn every_form_of_a_request_is_understood() {
+    let engine = Engine::start().await;
+    let short = json!({"max_new_tokens": 2, "temperature": 0});
+    let two = json!({"max_new_tokens": 2, "n": 2});
+    let cases = [
+        (
+            "/generate",
+            json!({"text": ["t5", "t6 t7"], "sampling_params": short}),
+            "/1/meta_info/prompt_tokens",
+            json!(2),
+        ),
+        ("/generate", json!({"input_ids": [[1]], "sampling_params": short}), "/0/output_ids", json!([100, 137])),
+        (
+            "/generate",
+            json!({"input_ids": [[1], [2]], "rid": "b", "sampling_params": short}),
+            "/1/meta_info/id",
+            json!("b_1"),
+        ),
+        ("/generate", json!({"input_ids": [1], "rid": "s", "sampling_params": two}), "/1/meta_info/id", json!("s_1")),
+        ("/generate", json!({"input_ids": [1], "rid": ["r"], "sampling_params": short}), "/meta_info/id", json!("r")),
+        (
+            "/generate",
+            json!({"input_ids": [[1], [2]], "return_logprob": [false, true], "sampling_params": short}),
+            "/1/meta_info/output_token_logprobs/0",
+            json!([-0.5, 100, null]),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [[1], [2]], "return_logprob": true, "token_ids_logprob": [[3], [4, 5]], "sampling_params": short}),
+            "/1/meta_info/output_token_ids_logprobs/1/1",
+            json!([-9.0, 5, null]),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [1, 2], "return_logprob": true, "logprob_start_len": 1, "sampling_params": short}),
+            "/meta_info/input_token_logprobs",
+            json!([[null, 2, null]]),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [8, 9], "return_prompt_token_ids": true, "sampling_params": short}),
+            "/prompt_token_ids",
+            json!([8, 9]),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [1], "sampling_params": {"max_new_tokens": null, "stop": "t174"}}),
+            "/output_ids",
+            json!([100, 137, 174]),
+        ),
+        ("/generate", json!({"input_ids": [[1], [2]], "sampling_params": [short]}), "/1/output_ids", json!([100, 137])),
+        (
+            "/generate",
+            json!({"input_ids": [[1], [2], [3]], "sampling_params": [short, short]}),
+            "/error/message",
+            json!("sampling_params is a list of 2, but the batch has 3 prompts."),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [1], "sampling_params": {"logit_bias": {"5": 1.0}}}),
+            "/error/message",
+            json!("logit_bias is not supported by this engine."),
+        ),
+        (
+            "/generate",
+            json!({"input_ids": [1], "sampling_params": {"top_k": 1.5}}),
+            "/error",
+            json!("invalid type: floating point `1.5`, expected i64"),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "User", "content": [{"type": "text", "text": "t9"}]}], "max_tokens": 2}),
+            "/usage/completion_tokens",
+            json!(2),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"input_ids": [7, 7], "messages": [], "max_completion_tokens": 3}),
+            "/usage/prompt_tokens",
+            json!(2),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "t9"}], "stop": ["t137"], "rid": "c"}),
+            "/choices/0",
+            json!({"index": 0, "message": {"role": "assistant", "content": " t100 ", "reasoning_content": null}, "logprobs": null,
+                "finish_reason": "stop", "matched_stop": "t137"}),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "t9"}], "stream": true, "return_token_ids": true}),
+            "/type",
+            json!("BadRequestError"),
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": ["t1", "t2 t3"], "n": 2, "max_tokens": 1}),
+            "/usage/prompt_tokens",
+            json!(3),
+        ),
+        ("/v1/completions", json!({"prompt": [[1], [2]], "max_tokens": 1}), "/choices/1/index", json!(1)),
+        ("/v1/completions", json!({"prompt": "t1"}), "/usage/completion_tokens", json!(16)),
+        ("/v1/completions", json!({"prompt": ""}), "/object", json!("error")),
+        ("/v1/tokenize", json!({"prompt": ["t1", "t2 t3"]}), "/tokens", json!([[1], [2, 3]])),
+        ("/v1/detokenize", json!({"tokens": [[1], [2, 3]]}), "/text", json!([" t1", " t2 t3"])),
+        ("/tokenize", json!({"prompt": "t1 t2"}), "/count", json!(2)),
+    ];
+    for (path, body, place, expected) in cases {
+        let answer = Call::post(path, &body).send(engine.running.addr).await.json();
+        assert_eq!(answer.pointer(place), Some(&expected), "{path} {body}: {answer}");
+    }
+    let mut put = generate(&json!({}));
+    put.method = "PUT".to_owned();
+    assert_eq!(put.send(engine.running.addr).await.status, 200);
 }
 
 #[tokio::test]
@@ -230,7 +349,8 @@ async fn tokens_name_the_weights_that_made_them() {
     let sample = generate(&json!({"sampling_params": {"max_new_tokens": 120, "ignore_eos": true}}));
     let path = engine.models.path().join("models/tiny32-s1");
     let change = async {
-        until("it runs", PATIENCE, async || engine.running.handle.loads().await.unwrap().total_generated_tokens > 5).await;
+        until("it runs", PATIENCE, async || engine.running.handle.loads().await.unwrap().total_generated_tokens > 5)
+            .await;
         for (path, body) in [
             ("/pause_generation", json!({"mode": "retract"})),
             ("/update_weights_from_disk", json!({"model_path": path, "weight_version": "run:1"})),
@@ -284,7 +404,13 @@ async fn a_stopping_server_lets_requests_finish_then_ends_them_and_always_stops(
 async fn a_dead_generator_is_said_at_once() {
     let engine = Engine::start().await;
     engine.running.handle.shutdown().await.unwrap();
-    for call in [generate(&json!({})), Call::get("/server_info"), Call::get("/v1/loads"), Call::get("/health"), Call::get("/ready")] {
+    for call in [
+        generate(&json!({})),
+        Call::get("/server_info"),
+        Call::get("/v1/loads"),
+        Call::get("/health"),
+        Call::get("/ready"),
+    ] {
         assert_eq!(call.send(engine.running.addr).await.status, 503, "{}", call.path);
     }
     let stream = generate(&json!({"stream": true})).send(engine.running.addr).await;
@@ -298,7 +424,8 @@ fn families(text: &str) -> BTreeMap<String, (String, Vec<String>)> {
         if let Some((family, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             found.insert(family.to_owned(), (kind.to_owned(), Vec::new()));
         } else if let Some((name, rest)) = line.split_once('{') {
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+            let base =
+                ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
             let family = if found.contains_key(name) { name } else { base };
             let labels = rest.split_once('}').unwrap().0;
             let keys = labels.split("\",").filter_map(|label| label.split_once('=')).map(|(key, _)| key.to_owned());
@@ -324,7 +451,9 @@ async fn metrics_have_the_recorded_names_kinds_and_labels() {
     for family in &shared {
         assert_eq!(ours[*family], theirs[*family], "{family}");
     }
-    for family in ["num_running_reqs", "num_queue_reqs", "token_usage", "gen_throughput", "num_paused_reqs", "cache_hit_rate"] {
+    for family in
+        ["num_running_reqs", "num_queue_reqs", "token_usage", "gen_throughput", "num_paused_reqs", "cache_hit_rate"]
+    {
         assert!(shared.iter().any(|name| **name == format!("sglang:{family}")), "{family}");
     }
     let value = |series: &str| {

@@ -71,7 +71,8 @@ impl Answer {
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
         let mut lines = head.split("\r\n");
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        let split = |line: &str| line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
+        let split =
+            |line: &str| line.split_once(':').map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
         let headers: Vec<(String, String)> = lines.filter_map(split).collect();
         let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
         let body = if chunked { unchunk(&bytes[end + 4..]) } else { bytes[end + 4..].to_vec() };
@@ -94,7 +95,10 @@ impl Answer {
     pub fn events(&self) -> Vec<String> {
         let text = self.text();
         assert!(text.ends_with("\n\n"), "a stream ends with a whole event: {text:?}");
-        text.trim_end().split("\n\n").map(|frame| frame.strip_prefix("data: ").expect("a data frame").to_owned()).collect()
+        text.trim_end()
+            .split("\n\n")
+            .map(|frame| frame.strip_prefix("data: ").expect("a data frame").to_owned())
+            .collect()
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use greenroom_policy::GenerationError;
 use greenroom_policy::generation::{
-    Command, FinishReason, Finished, GeneratedToken, GenerationEvent, GenerationRequest, GeneratorHandle, LoadReport, ModelInfo,
-    PauseMode, PromptToken, StopMatch, TokenLogprob, UpdateReport, WeightExcerpt,
+    Command, FinishReason, Finished, GeneratedToken, GenerationEvent, GenerationRequest, GeneratorHandle, LoadReport,
+    ModelInfo, PauseMode, PromptToken, StopMatch, TokenLogprob, UpdateReport, WeightExcerpt,
 };
 use greenroom_policy::server::{ChatPrompt, TextCodec};
 use serde_json::Value;
@@ -65,8 +65,15 @@ pub fn generator(model_path: &str) -> (GeneratorHandle, Arc<Seen>) {
         parameters: 1000,
         batch_invariant: false,
     };
-    let mut fake =
-        Fake { live: Vec::new(), paused: None, info, updates: Vec::new(), generated: 0, requests: 0, seen: Arc::clone(&seen) };
+    let mut fake = Fake {
+        live: Vec::new(),
+        paused: None,
+        info,
+        updates: Vec::new(),
+        generated: 0,
+        requests: 0,
+        seen: Arc::clone(&seen),
+    };
     std::thread::spawn(move || fake.serve(&commands));
     (handle, seen)
 }
@@ -76,7 +83,11 @@ impl Fake {
         loop {
             self.drop_abandoned();
             let busy = self.paused.is_none() && (!self.live.is_empty() || !self.updates.is_empty());
-            let command = if busy { commands.recv_timeout(STEP) } else { commands.recv().map_err(|_| RecvTimeoutError::Disconnected) };
+            let command = if busy {
+                commands.recv_timeout(STEP)
+            } else {
+                commands.recv().map_err(|_| RecvTimeoutError::Disconnected)
+            };
             match command {
                 Ok(Command::Shutdown(reply)) => {
                     self.abort(|_| true);
@@ -251,7 +262,9 @@ impl Fake {
 
 impl Live {
     fn top(&self, id: u32) -> Vec<TokenLogprob> {
-        (0..self.request.top_logprobs_num).map(|rank| TokenLogprob { id: id + rank as u32, logprob: -0.5 - rank as f32 }).collect()
+        (0..self.request.top_logprobs_num)
+            .map(|rank| TokenLogprob { id: id + rank as u32, logprob: -0.5 - rank as f32 })
+            .collect()
     }
 
     /// Samples by the script: a stop token as eleventh, when there is one; an ordinary id otherwise.
@@ -264,7 +277,12 @@ impl Live {
             id,
             logprob: -0.5,
             top_logprobs: self.top(id),
-            requested_logprobs: self.request.token_ids_logprob.iter().map(|id| TokenLogprob { id: *id, logprob: -9.0 }).collect(),
+            requested_logprobs: self
+                .request
+                .token_ids_logprob
+                .iter()
+                .map(|id| TokenLogprob { id: *id, logprob: -9.0 })
+                .collect(),
             weight_version: Arc::clone(version),
         };
         let _ = self.events.send(GenerationEvent::Tokens(vec![token]));
@@ -275,7 +293,8 @@ impl Live {
         } else if let Some(stop) = matched {
             Some(FinishReason::Stop { matched: StopMatch::Text(stop.clone()) })
         } else {
-            (self.ids.len() >= params.max_new_tokens as usize).then_some(FinishReason::Length { length: self.ids.len() })
+            (self.ids.len() >= params.max_new_tokens as usize)
+                .then_some(FinishReason::Length { length: self.ids.len() })
         }
     }
 }
@@ -302,9 +321,17 @@ impl TextCodec for Words {
 
     fn render_chat(&self, prompt: &ChatPrompt<'_>) -> Result<String, String> {
         let tools = prompt.tools.map(|tools| Value::from(tools.to_vec()).to_string()).unwrap_or_default();
-        let field = |message: &Value, name: &str| message.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let turns = prompt.messages.iter().map(|message| format!(" <{}> {}", field(message, "role"), field(message, "content")));
-        Ok(format!("{tools}{}{}", turns.collect::<String>(), if prompt.add_generation_prompt { " <assistant>" } else { "" }))
+        let field =
+            |message: &Value, name: &str| message.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let turns = prompt
+            .messages
+            .iter()
+            .map(|message| format!(" <{}> {}", field(message, "role"), field(message, "content")));
+        Ok(format!(
+            "{tools}{}{}",
+            turns.collect::<String>(),
+            if prompt.add_generation_prompt { " <assistant>" } else { "" }
+        ))
     }
 
     fn maximum_length(&self) -> Option<usize> {

@@ -24,7 +24,13 @@ fn write_model(directory: &Path, seed: u64, hidden_size: usize) {
         eos_token_ids: vec![1],
     };
     let config = ModelConfig::tiny(&sizes).unwrap();
-    checkpoint::save(directory, &config, &Parameters::init(&config, seed).unwrap(), &checkpoint::SaveOptions::default()).unwrap();
+    checkpoint::save(
+        directory,
+        &config,
+        &Parameters::init(&config, seed).unwrap(),
+        &checkpoint::SaveOptions::default(),
+    )
+    .unwrap();
     let mut vocabulary: Map<String, Value> = (2..WORDS).map(|id| (format!("w{id}"), json!(id))).collect();
     vocabulary.extend([("?".to_owned(), json!(0)), ("<|im_end|>".to_owned(), json!(1))]);
     let tokenizer = json!({
@@ -34,7 +40,8 @@ fn write_model(directory: &Path, seed: u64, hidden_size: usize) {
         "pre_tokenizer": {"type": "WhitespaceSplit"},
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
     });
-    let template = "{% for m in messages %}w2 {{ m.content }} <|im_end|> {% endfor %}{% if add_generation_prompt %}w3{% endif %}";
+    let template =
+        "{% for m in messages %}w2 {{ m.content }} <|im_end|> {% endfor %}{% if add_generation_prompt %}w3{% endif %}";
     let about = json!({"chat_template": template, "eos_token": "<|im_end|>", "model_max_length": 512});
     std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     std::fs::write(directory.join("tokenizer_config.json"), about.to_string()).unwrap();
@@ -107,7 +114,8 @@ async fn a_real_network_serves_scores_and_takes_new_weights() {
     let after = ask("/generate", greedy.clone()).await.json();
     assert_ne!(after["meta_info"]["output_token_logprobs"], sampled["meta_info"]["output_token_logprobs"]);
     assert_eq!(after["meta_info"]["weight_versions"], json!([{"version": "run:1", "start": 0, "end": 12}]));
-    let norm = ask("/get_weights_by_name", json!({"name": "model.embed_tokens.weight", "truncate_size": 2})).await.json();
+    let norm =
+        ask("/get_weights_by_name", json!({"name": "model.embed_tokens.weight", "truncate_size": 2})).await.json();
     assert_eq!((norm.as_array().unwrap().len(), norm[0].as_array().unwrap().len()), (2, 32));
     assert_eq!(ask("/update_weights_from_disk", update("a", "run:2")).await.status, 200);
     let back = ask("/generate", greedy).await.json();

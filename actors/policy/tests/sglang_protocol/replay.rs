@@ -26,15 +26,18 @@ const DIFFERENT: [(&str, u16, &str); 7] = [
 /// Error texts that cannot be equal: (exchange, what ours begins with, why).
 const OTHER_TEXT: [(&str, &str, &str); 4] = [
     ("308_err_bad_regex", "Failed to compile regex grammar: ", "the text behind it is its grammar library's"),
-    ("258_chat_bad_role", "1 validation error:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, ", "names of Python types"),
+    (
+        "258_chat_bad_role",
+        "1 validation error:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, ",
+        "names of Python types",
+    ),
     ("607_w_err_unknown_path", "Failed to get weights iterator: ", "there a model hub is asked"),
     ("261_chat_too_long", "The input (", "another tokenizer counts other tokens"),
 ];
 
 /// Exchanges after which everything that runs in the background must have been answered.
-const JOIN_AFTER: [&str; 14] = [
-    "402_", "404_", "407_", "411_", "413_", "506_", "512_", "518_", "611_", "614_", "619_", "624_", "629_", "708_",
-];
+const JOIN_AFTER: [&str; 14] =
+    ["402_", "404_", "407_", "411_", "413_", "506_", "512_", "518_", "611_", "614_", "619_", "624_", "629_", "708_"];
 
 /// Answers that hold no sample are compared whole.
 const EXACT_PATHS: [&str; 8] = [
@@ -99,7 +102,9 @@ fn call(request: &Value, models: &Path) -> Call {
         (Value::String(raw), _) => raw.clone(),
         (_, Value::Null) => String::new(),
         // The recorded model directories stand in a folder of the test.
-        (_, body) => body.to_string().replace("\"model_path\":\"models/", &format!("\"model_path\":\"{}/models/", models.display())),
+        (_, body) => body
+            .to_string()
+            .replace("\"model_path\":\"models/", &format!("\"model_path\":\"{}/models/", models.display())),
     };
     Call {
         method: request["method"].as_str().unwrap().to_owned(),
@@ -113,7 +118,11 @@ fn call(request: &Value, models: &Path) -> Call {
 fn check(name: &str, exchange: &Value, answer: &Answer) -> Vec<String> {
     let recorded = &exchange["response"];
     if let Some((_, status, _)) = DIFFERENT.iter().find(|(different, ..)| *different == name) {
-        return if answer.status == *status { Vec::new() } else { vec![format!("status {} instead of {status}", answer.status)] };
+        return if answer.status == *status {
+            Vec::new()
+        } else {
+            vec![format!("status {} instead of {status}", answer.status)]
+        };
     }
     let mut wrong = Vec::new();
     if recorded["status"] != answer.status {
@@ -122,14 +131,19 @@ fn check(name: &str, exchange: &Value, answer: &Answer) -> Vec<String> {
     }
     let header = |name: &str| {
         let pairs = recorded["headers"].as_array().unwrap().iter();
-        pairs.filter(|pair| pair[0].as_str().unwrap().eq_ignore_ascii_case(name)).map(|pair| pair[1].as_str().unwrap()).next()
+        pairs
+            .filter(|pair| pair[0].as_str().unwrap().eq_ignore_ascii_case(name))
+            .map(|pair| pair[1].as_str().unwrap())
+            .next()
     };
     for name in ["content-type", "vary"] {
         if header(name) != answer.header(name) {
             wrong.push(format!("{name} {:?} there, {:?} here", header(name), answer.header(name)));
         }
     }
-    let methods = |text: Option<&str>| text.map(|text| text.split(',').map(|one| one.trim().to_owned()).collect::<std::collections::BTreeSet<_>>());
+    let methods = |text: Option<&str>| {
+        text.map(|text| text.split(',').map(|one| one.trim().to_owned()).collect::<std::collections::BTreeSet<_>>())
+    };
     if methods(header("allow")) != methods(answer.header("allow")) {
         wrong.push(format!("allow {:?} there, {:?} here", header("allow"), answer.header("allow")));
     }
@@ -206,7 +220,11 @@ fn check_stream(chunks: &[Value], answer: &Answer) -> Vec<String> {
     }
     let pick = |list: &[Value], from_end: usize| list[list.len().saturating_sub(1 + from_end)].clone();
     // The aborts and pauses of the recording fall elsewhere in our stream, so a middle chunk stands for all middle chunks.
-    let pairs = [(theirs[0].clone(), ours[0].clone()), (theirs[1].clone(), ours[1].clone()), (pick(&theirs, 0), pick(&ours, 0))];
+    let pairs = [
+        (theirs[0].clone(), ours[0].clone()),
+        (theirs[1].clone(), ours[1].clone()),
+        (pick(&theirs, 0), pick(&ours, 0)),
+    ];
     for (theirs, ours) in pairs {
         wrong.extend(shape::differences(&theirs, &ours, &accepted));
     }
@@ -268,8 +286,11 @@ async fn replay(folder: &str, skip: &dyn Fn(&str) -> bool) -> usize {
         }
     }
     join(&mut background, &mut report).await;
-    let wrong: Vec<String> =
-        report.iter().filter(|(_, wrong)| !wrong.is_empty()).map(|(name, wrong)| format!("{name}\n    {}", wrong.join("\n    "))).collect();
+    let wrong: Vec<String> = report
+        .iter()
+        .filter(|(_, wrong)| !wrong.is_empty())
+        .map(|(name, wrong)| format!("{name}\n    {}", wrong.join("\n    ")))
+        .collect();
     assert!(wrong.is_empty(), "{} of {} exchanges differ:\n{}", wrong.len(), report.len(), wrong.join("\n"));
     report.len()
 }

@@ -21,7 +21,13 @@ pub fn differences(theirs: &Value, ours: &Value, accept: &dyn Fn(&str, &Value, &
     found
 }
 
-fn walk(path: &str, theirs: &Value, ours: &Value, accept: &dyn Fn(&str, &Value, &Value) -> bool, found: &mut Vec<String>) {
+fn walk(
+    path: &str,
+    theirs: &Value,
+    ours: &Value,
+    accept: &dyn Fn(&str, &Value, &Value) -> bool,
+    found: &mut Vec<String>,
+) {
     if kind(theirs) != kind(ours) {
         if !accept(path, theirs, ours) {
             found.push(format!("{path}: {} there, {} here", kind(theirs), kind(ours)));
@@ -55,7 +61,13 @@ fn walk(path: &str, theirs: &Value, ours: &Value, accept: &dyn Fn(&str, &Value, 
 }
 
 /// Each of our elements must look like one of theirs; lists are empty together.
-fn lists(path: &str, theirs: &[Value], ours: &[Value], accept: &dyn Fn(&str, &Value, &Value) -> bool, found: &mut Vec<String>) {
+fn lists(
+    path: &str,
+    theirs: &[Value],
+    ours: &[Value],
+    accept: &dyn Fn(&str, &Value, &Value) -> bool,
+    found: &mut Vec<String>,
+) {
     if theirs.is_empty() != ours.is_empty() {
         let (there, here) = (Value::from(theirs.to_vec()), Value::from(ours.to_vec()));
         if !accept(path, &there, &here) {
