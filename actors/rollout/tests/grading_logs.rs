@@ -2,6 +2,8 @@
 //!
 //! The logs come from real test runs, the status maps from SWE-smith 0.0.9's parser of the same name.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+
 use std::path::{Path, PathBuf};
 
 use greenroom_rollout::grading::LogParser;

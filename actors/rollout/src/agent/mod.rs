@@ -21,6 +21,7 @@ mod state;
 mod submission;
 mod template;
 mod tool_call;
+mod trajectory;
 
 pub use config::{ActionProtocol, AgentConfig, AgentFile, EnvironmentConfig, ModelConfig};
 pub use definition::{AgentDefinition, AgentTask, HostFacts, Uname};

@@ -60,7 +60,7 @@ fn play(mut agent: Agent, replies: &[Reply], output: &str) -> (Agent, Option<Str
 #[test]
 fn limits_are_looked_at_before_a_call_steps_and_cost_first() {
     let work = vec![reply(FENCED, 0.5); 10];
-    let cases: [(&str, u64, f64, u64, Option<&str>, u64); 6] = [
+    let cases = [
         ("no limit", 0, 0.0, 0, None, 11),
         ("steps", 3, 0.0, 0, Some("LimitsExceeded"), 3),
         ("cost reached exactly", 0, 1.0, 0, Some("LimitsExceeded"), 2),
@@ -199,4 +199,19 @@ fn the_default_file_shows_long_output_by_its_ends_and_corrects_replies() {
     assert!(agent.messages()[4].content.contains("Expected exactly 1 action, found 0."));
     assert!(agent.messages()[1].content.starts_with("Here is your task:\n\nFix {{ it }}.\n\nWork in small steps"));
     assert!(agent.messages()[0].content.contains("\n```mswea_bash_command\npwd && ls\n```\n"));
+}
+
+#[test]
+fn a_trajectory_holds_the_messages_the_end_and_no_secret() {
+    let failing = agent(|file| {
+        file.agent.step_limit = 1;
+        file.model.without_effect.insert("model_kwargs".to_owned(), serde_json::json!({"api_key": "hush"}));
+    });
+    let (agent, _) = play(failing, &[reply(FENCED, 0.5)], "ok\n");
+    let trajectory = agent.to_trajectory();
+    assert_eq!(trajectory["info"]["exit_status"], "LimitsExceeded");
+    assert_eq!(trajectory["info"]["model_stats"], serde_json::json!({"instance_cost": 0.5, "api_calls": 1}));
+    assert_eq!(trajectory["messages"][2]["extra"]["actions"][0]["command"], "ls");
+    assert_eq!(trajectory["messages"][4]["role"], "exit");
+    assert!(!trajectory.to_string().contains("hush"));
 }

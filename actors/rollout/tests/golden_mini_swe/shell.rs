@@ -59,6 +59,7 @@ fn not_started(error: &std::io::Error, cwd: &Path) -> ExecResult {
             let text = format!("[Errno 2] No such file or directory: '{}'", cwd.display());
             ExecResult::not_started("FileNotFoundError", text)
         }
-        _ => ExecResult::not_started("ValueError", error.to_string()),
+        None => ExecResult::not_started("ValueError", "embedded null byte"),
+        Some(_) => ExecResult::not_started("OSError", error.to_string()),
     }
 }

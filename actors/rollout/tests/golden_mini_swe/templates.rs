@@ -39,7 +39,8 @@ fn recorded(name: &str) -> Result<AgentFile, String> {
     Ok(AgentFile::from_yaml(&text, name).unwrap())
 }
 
-fn config_folder() -> Result<PathBuf, String> {
+/// The package's folder of agent files.
+pub fn config_folder() -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os("GREENROOM_MINI_SWE_CONFIG") {
         let given = PathBuf::from(given);
         return Ok(if given.is_file() { given.parent().unwrap().to_owned() } else { given });

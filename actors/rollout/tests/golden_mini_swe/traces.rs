@@ -151,8 +151,13 @@ impl<'a> Episode<'a> {
         let exit = self.agent.exit().unwrap();
         let ours = serde_json::json!({
             "exit_status": exit.status.as_str(), "submission": exit.submission,
-            "n_calls": self.agent.calls(), "cost": self.agent.cost(),
+            "n_calls": self.agent.calls(),
         });
+        // A sum of prices may lose its last bit on the way through JSON.
+        let recorded_cost = self.recording["cost"].as_f64().unwrap();
+        if (recorded_cost - self.agent.cost()).abs() > 1e-12 {
+            self.found.push(format!(".cost: recorded {recorded_cost}, ours {}", self.agent.cost()));
+        }
         for (name, value) in ours.as_object().unwrap() {
             let found = differences(&self.recording[name], value, self.templates_known);
             self.found.extend(found.into_iter().map(|difference| format!(".{name}{difference}")));
