@@ -104,7 +104,9 @@ mod tests {
 
     #[test]
     fn a_key_is_carried_whole_or_not_at_all() {
-        for (given, expected) in [("Bearer key", true), ("Bearer ke", false), ("Bearer keys", false), ("key", false), ("", false)] {
+        for (given, expected) in
+            [("Bearer key", true), ("Bearer ke", false), ("Bearer keys", false), ("key", false), ("", false)]
+        {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, given.parse().unwrap());
             assert_eq!(carries(&headers, "key"), expected, "{given}");

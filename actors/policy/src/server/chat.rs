@@ -43,9 +43,11 @@ struct ChatBody {
 pub async fn chat(State(state): State<Arc<EngineState>>, request: Request) -> Result<Response, ApiError> {
     let received = Instant::now();
     let (parts, body) = request.into_parts();
-    let bytes = read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
+    let bytes =
+        read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
     let chat = ChatBody::parse(&state, &parse_object(&parts.headers, &bytes, BodyKind::Model)?)?;
-    let units = openai::units(&state, &chat.prompt, &chat.sampling, chat.wish, chat.rid.as_deref(), chat.stream, received)?;
+    let units =
+        openai::units(&state, &chat.prompt, &chat.sampling, chat.wish, chat.rid.as_deref(), chat.stream, received)?;
     let id = chat.rid.clone().or_else(|| units.first().map(|unit| unit.request.rid.clone())).unwrap_or_default();
     let created = state.timeline.now() as i64;
     if chat.stream {
@@ -53,7 +55,8 @@ pub async fn chat(State(state): State<Arc<EngineState>>, request: Request) -> Re
         return Ok(stream_chat(&state, &chat, running, &id, created));
     }
     let mut running = openai::complete(&state, units).await?;
-    let choices: Vec<Value> = running.iter_mut().enumerate().map(|(index, one)| choice(&state, &chat, index, one)).collect();
+    let choices: Vec<Value> =
+        running.iter_mut().enumerate().map(|(index, one)| choice(&state, &chat, index, one)).collect();
     let completion_tokens = running.iter().map(|one| one.progress.ids.len()).sum();
     let answer = json!({
         "id": id, "object": "chat.completion", "created": created, "model": chat.model, "choices": choices,

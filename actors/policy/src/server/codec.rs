@@ -46,8 +46,9 @@ impl TextCodec for ModelText {
     fn render_chat(&self, prompt: &ChatPrompt<'_>) -> Result<String, String> {
         let template = self.template.as_ref().map_err(Clone::clone)?;
         let open = prompt.add_generation_prompt && !prompt.continue_final_message;
-        let mut text =
-            template.render_with(prompt.messages, open, prompt.tools, prompt.variables).map_err(|error| error.to_string())?;
+        let mut text = template
+            .render_with(prompt.messages, open, prompt.tools, prompt.variables)
+            .map_err(|error| error.to_string())?;
         if prompt.continue_final_message {
             let last = prompt.messages.last().and_then(|message| message.get("content")).and_then(Value::as_str);
             let content = last.unwrap_or_default().trim();

@@ -49,7 +49,8 @@ pub async fn completions(State(state): State<Arc<EngineState>>, request: Request
         return Ok(stream_completions(&state, &body, running, &id, created));
     }
     let mut running = openai::complete(&state, units).await?;
-    let choices = running.iter_mut().enumerate().map(|(index, one)| body.choice(&state, index, one)).collect::<Vec<Value>>();
+    let choices =
+        running.iter_mut().enumerate().map(|(index, one)| body.choice(&state, index, one)).collect::<Vec<Value>>();
     let prompt_tokens = running.iter().step_by(samples.max(1)).map(|one| one.progress.prompt.len()).sum();
     let completion_tokens = running.iter().map(|one| one.progress.ids.len()).sum();
     let answer = json!({
@@ -62,7 +63,8 @@ pub async fn completions(State(state): State<Arc<EngineState>>, request: Request
 
 async fn openai_object(state: &EngineState, request: Request) -> Result<Map<String, Value>, ApiError> {
     let (parts, body) = request.into_parts();
-    let bytes = read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
+    let bytes =
+        read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
     parse_object(&parts.headers, &bytes, BodyKind::Model)
 }
 
@@ -84,23 +86,44 @@ impl CompletionBody {
         let prompts = prompts(state, prompt.unwrap_or(&Value::Null))?;
         let top = logprobs.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
         let wish = LogprobWish { logprobs: logprobs.is_some(), top, prompt: echo };
-        Ok(Self { model, prompts, wish, logprobs: logprobs.is_some(), echo, rid, stream, include_usage, return_token_ids })
+        Ok(Self {
+            model,
+            prompts,
+            wish,
+            logprobs: logprobs.is_some(),
+            echo,
+            rid,
+            stream,
+            include_usage,
+            return_token_ids,
+        })
     }
 
-    fn units(&self, state: &EngineState, object: &Map<String, Value>, received: Instant) -> Result<Vec<Unit>, ApiError> {
+    fn units(
+        &self,
+        state: &EngineState,
+        object: &Map<String, Value>,
+        received: Instant,
+    ) -> Result<Vec<Unit>, ApiError> {
         let mut fields = Fields::new(object, BodyKind::Model);
         // Absent means 16 here, an explicit null as many as fit.
-        let max_tokens = if object.contains_key("max_tokens") { fields.integer("max_tokens") } else { Some(DEFAULT_MAX_TOKENS) };
+        let max_tokens =
+            if object.contains_key("max_tokens") { fields.integer("max_tokens") } else { Some(DEFAULT_MAX_TOKENS) };
         fields.finish()?;
         let sampling = openai::sampling(object, max_tokens)?;
         let sequences = self.prompts.len().saturating_mul(sampling.parallel_samples());
         if sequences > state.limits.batch_sequences {
             let most = state.limits.batch_sequences;
-            return Err(ApiError::bad_request(format!("One request may ask for at most {most} sequences.")).for_openai());
+            return Err(
+                ApiError::bad_request(format!("One request may ask for at most {most} sequences.")).for_openai()
+            );
         }
         let mut units = Vec::new();
         for (index, prompt) in self.prompts.iter().enumerate() {
-            let rid = self.rid.as_ref().map(|rid| if self.prompts.len() == 1 { rid.clone() } else { format!("{rid}_{index}") });
+            let rid = self
+                .rid
+                .as_ref()
+                .map(|rid| if self.prompts.len() == 1 { rid.clone() } else { format!("{rid}_{index}") });
             units.extend(openai::units(state, prompt, &sampling, self.wish, rid.as_deref(), self.stream, received)?);
         }
         Ok(units)
@@ -133,16 +156,20 @@ fn prompts(state: &EngineState, prompt: &Value) -> Result<Vec<Vec<u32>>, ApiErro
     let encode = |text: &str| state.text.encode(text, true).map_err(|reason| refuse(&reason));
     let ids = |list: &[Value]| {
         let ids: Option<Vec<i64>> = list.iter().map(Value::as_i64).collect();
-        let ids = ids.ok_or_else(|| refuse("prompt must be a string, a list of strings, token ids, or a list of those"))?;
+        let ids =
+            ids.ok_or_else(|| refuse("prompt must be a string, a list of strings, token ids, or a list of those"))?;
         state.check_ids("prompt", &ids).map_err(ApiError::for_openai)
     };
     let prompts = match prompt {
         Value::String(text) => vec![encode(text)?],
         Value::Array(items) => match items.first() {
-            Some(Value::String(_)) => items.iter().map(|item| encode(item.as_str().unwrap_or_default())).collect::<Result<_, _>>()?,
-            Some(Value::Array(_)) => {
-                items.iter().map(|item| ids(item.as_array().map(Vec::as_slice).unwrap_or_default())).collect::<Result<_, _>>()?
+            Some(Value::String(_)) => {
+                items.iter().map(|item| encode(item.as_str().unwrap_or_default())).collect::<Result<_, _>>()?
             }
+            Some(Value::Array(_)) => items
+                .iter()
+                .map(|item| ids(item.as_array().map(Vec::as_slice).unwrap_or_default()))
+                .collect::<Result<_, _>>()?,
             _ => vec![ids(items)?],
         },
         _ => Vec::new(),
@@ -153,7 +180,13 @@ fn prompts(state: &EngineState, prompt: &Value) -> Result<Vec<Vec<u32>>, ApiErro
     Ok(prompts)
 }
 
-fn stream_completions(state: &Arc<EngineState>, body: &CompletionBody, running: Vec<Running>, id: &str, created: i64) -> Response {
+fn stream_completions(
+    state: &Arc<EngineState>,
+    body: &CompletionBody,
+    running: Vec<Running>,
+    id: &str,
+    created: i64,
+) -> Response {
     let totals = Arc::new(Mutex::new((0, 0)));
     let envelope = json!({"id": id, "object": "text_completion", "created": created, "model": body.model});
     let chunks = |index: usize, one: &Running| CompletionChunks {
@@ -247,7 +280,9 @@ pub async fn tokenize(State(state): State<Arc<EngineState>>, request: Request) -
     let has_messages = fields.get("messages").is_some();
     fields.finish()?;
     let encode = |text: &Value| {
-        let text = text.as_str().ok_or_else(|| ApiError::bad_request("prompt must be a string or a list of strings").for_openai())?;
+        let text = text
+            .as_str()
+            .ok_or_else(|| ApiError::bad_request("prompt must be a string or a list of strings").for_openai())?;
         state.text.encode(text, special).map_err(|reason| ApiError::bad_request(reason).for_openai())
     };
     let (tokens, count) = match (prompt, has_messages) {
@@ -289,8 +324,10 @@ pub async fn detokenize(State(state): State<Arc<EngineState>>, request: Request)
         state.text.decode(&ids, skip).map_err(|reason| ApiError::bad_request(reason).for_openai())
     };
     let text = if tokens.first().is_some_and(Value::is_array) {
-        let all: Vec<String> =
-            tokens.iter().map(|list| decode(list.as_array().map(Vec::as_slice).unwrap_or_default())).collect::<Result<_, _>>()?;
+        let all: Vec<String> = tokens
+            .iter()
+            .map(|list| decode(list.as_array().map(Vec::as_slice).unwrap_or_default()))
+            .collect::<Result<_, _>>()?;
         json!(all)
     } else {
         json!(decode(tokens)?)

@@ -19,8 +19,7 @@ use super::state::EngineState;
 use super::validation::{BodyKind, Fields, parse_object, read_body};
 use crate::generation::PauseMode;
 
-const FLUSHED: &str =
-    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
+const FLUSHED: &str = "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the operation will not be performed.)\n";
 const FLUSH_POLL: Duration = Duration::from_millis(20);
 const FLUSH_LONGEST_WAIT_S: f64 = 3600.0;
 
@@ -28,7 +27,11 @@ const FLUSH_LONGEST_WAIT_S: f64 = 3600.0;
 ///
 /// # Errors
 /// A validation error, 413 or 408.
-pub async fn admin_object(state: &EngineState, request: Request, kind: BodyKind) -> Result<Map<String, Value>, ApiError> {
+pub async fn admin_object(
+    state: &EngineState,
+    request: Request,
+    kind: BodyKind,
+) -> Result<Map<String, Value>, ApiError> {
     let (parts, body) = request.into_parts();
     let bytes = read_body(body, state.limits.body_bytes, state.limits.body_deadline).await?;
     parse_object(&parts.headers, &bytes, kind)
@@ -105,7 +108,10 @@ pub struct FlushQuery {
 ///
 /// # Errors
 /// 503 when the generator is gone.
-pub async fn flush(State(state): State<Arc<EngineState>>, Query(query): Query<FlushQuery>) -> Result<Response, ApiError> {
+pub async fn flush(
+    State(state): State<Arc<EngineState>>,
+    Query(query): Query<FlushQuery>,
+) -> Result<Response, ApiError> {
     let wait_s = query.timeout.unwrap_or(0.0);
     if wait_s.is_nan() || wait_s <= 0.0 {
         return Ok(match try_flush(&state).await? {

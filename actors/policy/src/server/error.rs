@@ -8,6 +8,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use greenroom_core::ErrorPage;
 use serde_json::{Value, json};
 
 use super::python::repr;
@@ -110,8 +111,12 @@ impl ApiError {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Native(status, _) | Self::OpenAi(status, _) | Self::Routing(status, _) | Self::Access(status, _) => *status,
-            Self::Strict(_) | Self::Validation(_) | Self::Admin(_) | Self::WeightsFromDisk(_) => StatusCode::BAD_REQUEST,
+            Self::Native(status, _) | Self::OpenAi(status, _) | Self::Routing(status, _) | Self::Access(status, _) => {
+                *status
+            }
+            Self::Strict(_) | Self::Validation(_) | Self::Admin(_) | Self::WeightsFromDisk(_) => {
+                StatusCode::BAD_REQUEST
+            }
         }
     }
 
@@ -119,9 +124,11 @@ impl ApiError {
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Self::Native(_, text) | Self::OpenAi(_, text) | Self::Strict(text) | Self::Admin(text) | Self::WeightsFromDisk(text) => {
-                text.clone()
-            }
+            Self::Native(_, text)
+            | Self::OpenAi(_, text)
+            | Self::Strict(text)
+            | Self::Admin(text)
+            | Self::WeightsFromDisk(text) => text.clone(),
             Self::Routing(_, text) | Self::Access(_, text) => (*text).to_owned(),
             Self::Validation(fields) => {
                 let plural = if fields.len() == 1 { "" } else { "s" };
@@ -171,12 +178,18 @@ impl IntoResponse for ApiError {
 impl From<GenerationError> for ApiError {
     fn from(error: GenerationError) -> Self {
         match error {
-            GenerationError::InvalidParameter { message } | GenerationError::InvalidPrompt { message } => Self::bad_request(message),
+            GenerationError::InvalidParameter { message } | GenerationError::InvalidPrompt { message } => {
+                Self::bad_request(message)
+            }
             GenerationError::TooLong { .. } | GenerationError::StopNeedsDecoder | GenerationError::Busy { .. } => {
                 Self::bad_request(error.to_string())
             }
-            GenerationError::DuplicateRequest { rid } => Self::bad_request(format!("Duplicate request ID detected: {rid}")),
-            GenerationError::UpdateRefused { reason } => Self::WeightsFromDisk(format!("Failed to update weights: {reason}.")),
+            GenerationError::DuplicateRequest { rid } => {
+                Self::bad_request(format!("Duplicate request ID detected: {rid}"))
+            }
+            GenerationError::UpdateRefused { reason } => {
+                Self::WeightsFromDisk(format!("Failed to update weights: {reason}."))
+            }
             GenerationError::UnknownWeight { .. } => Self::bad_request("Get parameter by name failed"),
             GenerationError::Failed { .. } => Self::Native(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             GenerationError::GeneratorStopped => Self::Native(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
@@ -243,3 +256,27 @@ impl ServerError {
         }
     }
 }
+
+/// The pages of this server's codes.
+pub const ERRORS: &[ErrorPage] = &[
+    ErrorPage {
+        code: "GR0640",
+        cause: "the embedded engine cannot listen on the address it was given",
+        remedy: "another process may hold the port: choose another one, or port 0 for any free one",
+    },
+    ErrorPage {
+        code: "GR0641",
+        cause: "the embedded engine cannot load the model directory, or the tokenizer in it",
+        remedy: "the directory must hold config.json, safetensors files and tokenizer.json; the text names what is wrong",
+    },
+    ErrorPage {
+        code: "GR0642",
+        cause: "the thread that generates tokens ended or did not answer while the server started",
+        remedy: "look for its last words in the log; memory may be too small for max_running_requests times the context",
+    },
+    ErrorPage {
+        code: "GR0643",
+        cause: "connections to the embedded engine were still open at the end of its stop deadline and were cut",
+        remedy: "a client does not read its answers; a longer drain deadline helps only if it will",
+    },
+];

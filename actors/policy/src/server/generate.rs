@@ -108,14 +108,17 @@ impl GenerateBody {
         let text_in_logprobs = fields.boolean("return_text_in_logprobs", false);
         let prompt_token_ids = fields.boolean("return_prompt_token_ids", false);
         let wanted = Wanted { text_in_logprobs, prompt_token_ids, ..Wanted::default() };
-        let return_logprob = each(&mut fields, "return_logprob", "Input should be a valid boolean", |value| value.as_bool());
-        let logprob_start_len = each(&mut fields, "logprob_start_len", "Input should be a valid integer", Value::as_i64);
+        let return_logprob =
+            each(&mut fields, "return_logprob", "Input should be a valid boolean", |value| value.as_bool());
+        let logprob_start_len =
+            each(&mut fields, "logprob_start_len", "Input should be a valid integer", Value::as_i64);
         let top_logprobs_num = each(&mut fields, "top_logprobs_num", "Input should be a valid integer", Value::as_i64);
         let token_ids_logprob = token_id_lists(&mut fields);
         let sampling_objects = sampling_objects(&mut fields);
         let refused = unsupported(&fields);
         fields.finish()?;
-        let sampling: Vec<SamplingInput> = sampling_objects.iter().map(SamplingInput::parse).collect::<Result<_, _>>()?;
+        let sampling: Vec<SamplingInput> =
+            sampling_objects.iter().map(SamplingInput::parse).collect::<Result<_, _>>()?;
         let is_batch = prompts_are_a_list || sampling.iter().any(|params| params.parallel_samples() > 1);
         Ok(Self {
             prompts,
@@ -144,7 +147,9 @@ impl GenerateBody {
         }
         let samples = self.sampling.first().map_or(1, SamplingInput::parallel_samples);
         if self.sampling.iter().any(|params| params.parallel_samples() != samples) {
-            return Err(ApiError::bad_request("The parallel_sample_num should be the same for all samples in sample params."));
+            return Err(ApiError::bad_request(
+                "The parallel_sample_num should be the same for all samples in sample params.",
+            ));
         }
         if prompts.len().saturating_mul(samples) > state.limits.batch_sequences {
             let most = state.limits.batch_sequences;
@@ -159,7 +164,14 @@ impl GenerateBody {
         Ok(units)
     }
 
-    fn unit(&self, state: &EngineState, received: Instant, index: usize, rid: String, prompt: &Prompt) -> Result<Unit, ApiError> {
+    fn unit(
+        &self,
+        state: &EngineState,
+        received: Instant,
+        index: usize,
+        rid: String,
+        prompt: &Prompt,
+    ) -> Result<Unit, ApiError> {
         let input_ids = match prompt {
             Prompt::Ids(ids) if ids.is_empty() => return Err(ApiError::bad_request("input_ids cannot be empty.")),
             Prompt::Ids(ids) => {
@@ -167,7 +179,9 @@ impl GenerateBody {
                 state.check_length(ids.len(), 0)?;
                 state.check_ids("input_ids", ids)?
             }
-            Prompt::Text(text) => state.text.encode(text, true).map_err(|reason| ApiError::bad_request(format!("text: {reason}")))?,
+            Prompt::Text(text) => {
+                state.text.encode(text, true).map_err(|reason| ApiError::bad_request(format!("text: {reason}")))?
+            }
         };
         if input_ids.is_empty() {
             return Err(ApiError::bad_request("The text encodes to no tokens."));
@@ -187,7 +201,11 @@ impl GenerateBody {
             return_logprob,
             logprob_start_len: usize::try_from(start).ok().filter(|start| return_logprob && *start < input_ids.len()),
             top_logprobs_num: if return_logprob { top_logprobs_num } else { 0 },
-            token_ids_logprob: if return_logprob { state.check_ids("token_ids_logprob", requested)? } else { Vec::new() },
+            token_ids_logprob: if return_logprob {
+                state.check_ids("token_ids_logprob", requested)?
+            } else {
+                Vec::new()
+            },
             input_ids,
             params: sampling.params,
             stream: self.stream,
@@ -212,9 +230,9 @@ impl GenerateBody {
             ("token_ids_logprob", self.token_ids_logprob.len()),
         ];
         match lists.into_iter().find(|(_, length)| *length > 1 && *length != prompts) {
-            Some((name, length)) => {
-                Err(ApiError::bad_request(format!("{name} is a list of {length}, but the batch has {prompts} prompts.")))
-            }
+            Some((name, length)) => Err(ApiError::bad_request(format!(
+                "{name} is a list of {length}, but the batch has {prompts} prompts."
+            ))),
             None => Ok(()),
         }
     }
@@ -225,7 +243,9 @@ impl GenerateBody {
         let of_prompt: Vec<String> = match &self.rids {
             None => return Ok((0..prompts * samples).map(|_| state.request_ids.next()).collect()),
             Some(rids) if self.rid_is_a_list && rids.len() != prompts => {
-                return Err(ApiError::bad_request("The specified rids length mismatch with the batch_size for batch processing."));
+                return Err(ApiError::bad_request(
+                    "The specified rids length mismatch with the batch_size for batch processing.",
+                ));
             }
             Some(rids) if self.rid_is_a_list || !self.prompts_are_a_list => rids.clone(),
             Some(rids) => (0..prompts).map(|index| format!("{}_{index}", rids[0])).collect(),
@@ -321,7 +341,9 @@ fn sampling_objects(fields: &mut Fields<'_>) -> Vec<Map<String, Value>> {
     match fields.get("sampling_params") {
         None => vec![Map::new()],
         Some(Value::Object(params)) => vec![params.clone()],
-        Some(Value::Array(list)) if list.iter().all(Value::is_object) => list.iter().filter_map(Value::as_object).cloned().collect(),
+        Some(Value::Array(list)) if list.iter().all(Value::is_object) => {
+            list.iter().filter_map(Value::as_object).cloned().collect()
+        }
         Some(other) => {
             fields.complain("dict_type", "sampling_params", "Input should be a valid dictionary", other);
             Vec::new()
@@ -345,7 +367,15 @@ fn unsupported(fields: &Fields<'_>) -> Option<ApiError> {
              `--return-hidden-states-mode full`, or the legacy `--enable-return-hidden-states` flag.",
         ));
     }
-    let others = ["input_embeds", "image_data", "video_data", "audio_data", "custom_logit_processor", "session_params", "return_entropy"];
+    let others = [
+        "input_embeds",
+        "image_data",
+        "video_data",
+        "audio_data",
+        "custom_logit_processor",
+        "session_params",
+        "return_entropy",
+    ];
     let name = others.into_iter().find(|name| set(name))?;
     Some(ApiError::bad_request(format!("{name} is not supported by this engine.")))
 }

@@ -150,7 +150,10 @@ pub struct LoadsQuery {
 ///
 /// # Errors
 /// 503 when the generator is gone.
-pub async fn loads(State(state): State<Arc<EngineState>>, Query(query): Query<LoadsQuery>) -> Result<Response, ApiError> {
+pub async fn loads(
+    State(state): State<Arc<EngineState>>,
+    Query(query): Query<LoadsQuery>,
+) -> Result<Response, ApiError> {
     let began = Instant::now();
     let load = state.control(state.generator.loads()).await?;
     let sections: Vec<&str> = query.include.as_deref().unwrap_or("all").split(',').map(str::trim).collect();
@@ -188,7 +191,10 @@ fn rank_load(state: &EngineState, load: &LoadReport) -> Map<String, Value> {
         ("gen_throughput", Value::from(load.throughput_tokens_per_s)),
         ("cache_hit_rate", Value::from(load.cache_hit_rate)),
         ("utilization", Value::from(part(load.running, load.max_running))),
-        ("total_prefill_uncached_tokens", Value::from(load.total_prompt_tokens.saturating_sub(load.total_cached_tokens))),
+        (
+            "total_prefill_uncached_tokens",
+            Value::from(load.total_prompt_tokens.saturating_sub(load.total_cached_tokens)),
+        ),
         ("total_prefill_busy_us", Value::from(0)),
         ("decode_moments", Value::Null),
     ];

@@ -52,9 +52,14 @@ fn content(content: Option<&Value>) -> Result<Value, String> {
         Some(Value::Array(parts)) => {
             let texts: Result<Vec<&str>, String> = parts
                 .iter()
-                .map(|part| match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
-                    (Some("text"), Some(text)) => Ok(text),
-                    (kind, _) => Err(format!("content parts of type {} are not supported by this engine", kind.unwrap_or("null"))),
+                .map(|part| {
+                    match (part.get("type").and_then(Value::as_str), part.get("text").and_then(Value::as_str)) {
+                        (Some("text"), Some(text)) => Ok(text),
+                        (kind, _) => Err(format!(
+                            "content parts of type {} are not supported by this engine",
+                            kind.unwrap_or("null")
+                        )),
+                    }
                 })
                 .collect();
             Ok(Value::from(texts?.join(" ")))

@@ -119,7 +119,13 @@ pub fn render(state: &EngineState, load: &LoadReport) -> String {
         format!("{tokenizer},moe_ep_rank=\"0\",pid=\"{}\",pp_rank=\"0\",tp_rank=\"0\"", std::process::id());
     let mut text = Exposition::default();
     scheduler_gauges(&mut text, state, load, &scheduler);
-    text.single("num_retracted_reqs", "gauge", "Requests waiting after a retraction.", &with_process, load.retracted as f64);
+    text.single(
+        "num_retracted_reqs",
+        "gauge",
+        "Requests waiting after a retraction.",
+        &with_process,
+        load.retracted as f64,
+    );
     let paused = if load.paused { load.waiting } else { 0 };
     text.single("num_paused_reqs", "gauge", "Requests held by a pause.", &with_process, paused as f64);
     let counts = state.metrics.counts();
@@ -133,9 +139,20 @@ pub fn render(state: &EngineState, load: &LoadReport) -> String {
         text.single(family, "counter", help, &tokenizer, value as f64);
     }
     let cached = format!("cache_source=\"device\",{tokenizer}");
-    text.single("cached_tokens_total", "counter", "Prompt tokens served by the prefix cache.", &cached, counts.cached_tokens as f64);
+    text.single(
+        "cached_tokens_total",
+        "counter",
+        "Prompt tokens served by the prefix cache.",
+        &cached,
+        counts.cached_tokens as f64,
+    );
     text.single("num_retracted_requests_total", "counter", "Retractions.", &scheduler, load.total_retractions as f64);
-    text.histogram("time_to_first_token_seconds", "From arrival to the first token.", &tokenizer, &counts.time_to_first_token);
+    text.histogram(
+        "time_to_first_token_seconds",
+        "From arrival to the first token.",
+        &tokenizer,
+        &counts.time_to_first_token,
+    );
     text.histogram("inter_token_latency_seconds", "Between two tokens.", &tokenizer, &counts.inter_token_latency);
     text.histogram("e2e_request_latency_seconds", "From arrival to the end.", &tokenizer, &counts.end_to_end_latency);
     text.histogram("get_loads_duration_seconds", "Time to answer /v1/loads.", &tokenizer, &counts.loads_duration);

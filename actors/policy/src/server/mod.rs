@@ -35,7 +35,7 @@ mod validation;
 mod weights;
 
 pub use codec::ModelText;
-pub use error::ServerError;
+pub use error::{ERRORS, ServerError};
 pub use info::SGLANG_VERSION;
 pub use start::{EngineServer, EngineServerConfig, RunningEngine, ServeOptions};
 pub use state::{Keys, Limits};

@@ -144,7 +144,9 @@ pub fn finish(progress: &Progress) -> (Value, Value) {
         Some(FinishReason::Length { .. }) => (Value::from("length"), Value::Null),
         Some(FinishReason::Abort { .. }) => (Value::from("abort"), Value::Null),
         Some(FinishReason::Stop { matched: StopMatch::Token(id) }) => (Value::from("stop"), Value::from(*id)),
-        Some(FinishReason::Stop { matched: StopMatch::Text(text) }) => (Value::from("stop"), Value::from(text.as_str())),
+        Some(FinishReason::Stop { matched: StopMatch::Text(text) }) => {
+            (Value::from("stop"), Value::from(text.as_str()))
+        }
     }
 }
 
@@ -200,5 +202,9 @@ pub fn completion_logprobs(codec: &dyn TextCodec, progress: &Progress, echo: boo
 
 /// Whether a streamed answer ends with a `usage` chunk.
 pub fn include_usage(fields: &mut Fields<'_>) -> bool {
-    fields.object("stream_options").and_then(|options| options.get("include_usage")).and_then(Value::as_bool).unwrap_or(false)
+    fields
+        .object("stream_options")
+        .and_then(|options| options.get("include_usage"))
+        .and_then(Value::as_bool)
+        .unwrap_or(false)
 }

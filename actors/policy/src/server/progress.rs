@@ -167,7 +167,9 @@ impl Progress {
     #[must_use]
     pub fn weight_version(&self) -> String {
         let last = self.tokens.last().map(|token| &token.weight_version);
-        last.or_else(|| self.finished.as_ref().map(|finished| &finished.weight_version)).map(ToString::to_string).unwrap_or_default()
+        last.or_else(|| self.finished.as_ref().map(|finished| &finished.weight_version))
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     /// The answer to `/generate`: text, ids and `meta_info`.
@@ -198,7 +200,10 @@ impl Progress {
         put("storage_prefetch_wait", Value::from(0.0));
         put("storage_staging_wait", Value::from(0.0));
         put("forward_entry_time", Value::from(timeline.date(self.accepted)));
-        put("prefill_finished_time", Value::from(timeline.date(self.first_token.or(self.ended).unwrap_or(self.accepted))));
+        put(
+            "prefill_finished_time",
+            Value::from(timeline.date(self.first_token.or(self.ended).unwrap_or(self.accepted))),
+        );
         put("queue_time", Value::from(self.accepted.duration_since(self.received).as_secs_f64()));
         if self.wanted.logprobs {
             self.put_logprobs(codec, &mut put);
@@ -214,7 +219,10 @@ impl Progress {
         if let Some(ended) = self.ended {
             put("e2e_latency", Value::from(ended.duration_since(self.received).as_secs_f64()));
             put("request_received_ts", Value::from(timeline.date(self.received)));
-            put("first_token_latency", Value::from(self.first_token.unwrap_or(ended).duration_since(self.received).as_secs_f64()));
+            put(
+                "first_token_latency",
+                Value::from(self.first_token.unwrap_or(ended).duration_since(self.received).as_secs_f64()),
+            );
             put("api_server_dispatch_finish_ts", Value::from(timeline.date(self.accepted)));
             put("request_finished_ts", Value::from(timeline.date(ended)));
             if let Some((seconds, tokens)) = self.decode_span() {
@@ -232,13 +240,18 @@ impl Progress {
     fn put_logprobs(&self, codec: &dyn TextCodec, put: &mut impl FnMut(&str, Value)) {
         let prompt = self.finished.as_ref().map(|finished| finished.prompt_logprobs.as_slice()).unwrap_or_default();
         let triple = |logprob: Option<f32>, id: u32| triple(logprob, id, self.wanted.text_in_logprobs.then_some(codec));
-        let list = |entries: &[TokenLogprob]| -> Value { entries.iter().map(|entry| triple(Some(entry.logprob), entry.id)).collect() };
+        let list = |entries: &[TokenLogprob]| -> Value {
+            entries.iter().map(|entry| triple(Some(entry.logprob), entry.id)).collect()
+        };
         put("input_token_logprobs", prompt.iter().map(|token| triple(token.logprob, token.id)).collect());
         put("output_token_logprobs", self.tokens.iter().map(|token| triple(Some(token.logprob), token.id)).collect());
         put("output_token_logprobs_length", Value::from(self.tokens.len()));
         let of_prompt = |scored: bool, entries: &[TokenLogprob]| if scored { list(entries) } else { Value::Null };
         if self.wanted.top_logprobs {
-            put("input_top_logprobs", prompt.iter().map(|token| of_prompt(token.logprob.is_some(), &token.top_logprobs)).collect());
+            put(
+                "input_top_logprobs",
+                prompt.iter().map(|token| of_prompt(token.logprob.is_some(), &token.top_logprobs)).collect(),
+            );
             put("output_top_logprobs", self.tokens.iter().map(|token| list(&token.top_logprobs)).collect());
         }
         if self.wanted.requested_logprobs {

@@ -16,7 +16,8 @@ pub fn repr(value: &Value) -> String {
         Value::String(text) => quote(text),
         Value::Array(items) => format!("[{}]", items.iter().map(repr).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
-            let parts: Vec<String> = fields.iter().map(|(key, value)| format!("{}: {}", quote(key), repr(value))).collect();
+            let parts: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{}: {}", quote(key), repr(value))).collect();
             format!("{{{}}}", parts.join(", "))
         }
     }

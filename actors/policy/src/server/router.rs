@@ -14,7 +14,6 @@ use super::state::EngineState;
 use super::{auth, chat, completions, control, generate, info, weights};
 
 /// The whole application.
-#[must_use]
 pub fn router(state: Arc<EngineState>) -> Router {
     Router::new()
         .merge(data_routes())

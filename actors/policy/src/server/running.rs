@@ -58,7 +58,17 @@ impl Running {
         let progress = Progress::new(rid, prompt, unit.wanted, unit.received, streamed);
         let stream_interval = unit.stream_interval;
         let generator = state.generator.clone();
-        Ok(Self { generator, events, deadline, stop_ids, ignore_eos, most_tokens, stream_interval, reported: 0, progress })
+        Ok(Self {
+            generator,
+            events,
+            deadline,
+            stop_ids,
+            ignore_eos,
+            most_tokens,
+            stream_interval,
+            reported: 0,
+            progress,
+        })
     }
 
     /// Submits several, all or none.

@@ -87,7 +87,8 @@ impl SamplingInput {
     /// # Errors
     /// [`ApiError::Strict`] in serde's words.
     pub fn parse(params: &Map<String, Value>) -> Result<Self, ApiError> {
-        let sent: SentParams = serde_json::from_value(Value::Object(params.clone())).map_err(|error| ApiError::Strict(error.to_string()))?;
+        let sent: SentParams = serde_json::from_value(Value::Object(params.clone()))
+            .map_err(|error| ApiError::Strict(error.to_string()))?;
         Ok(Self { sent, raw: params.clone() })
     }
 
@@ -100,7 +101,8 @@ impl SamplingInput {
         self.check_ranges()?;
         self.check_support()?;
         let sent = &self.sent;
-        let max_new_tokens = self.max_new_tokens().unwrap_or_else(|| context_length.saturating_sub(prompt_tokens + 1) as i64);
+        let max_new_tokens =
+            self.max_new_tokens().unwrap_or_else(|| context_length.saturating_sub(prompt_tokens + 1) as i64);
         let min_new_tokens = sent.min_new_tokens.unwrap_or(0);
         if min_new_tokens < 0 || min_new_tokens > max_new_tokens {
             return Err(ApiError::bad_request(format!(
@@ -154,7 +156,9 @@ impl SamplingInput {
     fn check_ranges(&self) -> Result<(), ApiError> {
         let sent = &self.sent;
         let written = |name: &str| self.raw.get(name).map(ToString::to_string).unwrap_or_default();
-        let refuse = |rule: &str, name: &str| Err(ApiError::bad_request(format!("{name} must be {rule}, got {}.", written(name))));
+        let refuse = |rule: &str, name: &str| {
+            Err(ApiError::bad_request(format!("{name} must be {rule}, got {}.", written(name))))
+        };
         if sent.temperature.is_some_and(|value| !(value >= 0.0 && value.is_finite())) {
             return refuse("a non-negative finite number", "temperature");
         }
@@ -167,7 +171,9 @@ impl SamplingInput {
         if sent.top_k.is_some_and(|value| value != -1 && value < 1) {
             return refuse("-1 (disable) or at least 1", "top_k");
         }
-        for (name, value) in [("frequency_penalty", sent.frequency_penalty), ("presence_penalty", sent.presence_penalty)] {
+        for (name, value) in
+            [("frequency_penalty", sent.frequency_penalty), ("presence_penalty", sent.presence_penalty)]
+        {
             if value.is_some_and(|value| !(-2.0..=2.0).contains(&value)) {
                 return refuse("in [-2, 2]", name);
             }

@@ -116,9 +116,9 @@ impl EngineState {
     /// # Errors
     /// 504 when the deadline passes first.
     pub async fn ask<T>(&self, deadline: Instant, answer: impl Future<Output = T>) -> Result<T, ApiError> {
-        tokio::time::timeout_at(deadline, answer)
-            .await
-            .map_err(|_| ApiError::Native(StatusCode::GATEWAY_TIMEOUT, "The engine did not answer before the deadline.".to_owned()))
+        tokio::time::timeout_at(deadline, answer).await.map_err(|_| {
+            ApiError::Native(StatusCode::GATEWAY_TIMEOUT, "The engine did not answer before the deadline.".to_owned())
+        })
     }
 
     /// Waits for an administrative answer of the generator.
@@ -161,7 +161,9 @@ impl EngineState {
         let vocabulary = self.facts.vocabulary_size;
         let checked = ids.iter().enumerate().map(|(position, id)| {
             u32::try_from(*id).ok().filter(|known| (*known as usize) < vocabulary).ok_or_else(|| {
-                ApiError::bad_request(format!("{field}[{position}] is {id}, which is outside of the vocabulary [0, {vocabulary})."))
+                ApiError::bad_request(format!(
+                    "{field}[{position}] is {id}, which is outside of the vocabulary [0, {vocabulary})."
+                ))
             })
         });
         checked.collect()

@@ -64,7 +64,8 @@ pub fn failed(error: &ApiError) -> Response {
 /// Cumulative chunks of `/generate`; batched ones carry their index.
 #[must_use]
 pub fn generate(state: Arc<EngineState>, running: Vec<Running>, is_batch: bool) -> Response {
-    let indexed = running.into_iter().enumerate().map(|(index, one)| (one, GenerateChunks { index: is_batch.then_some(index) }));
+    let indexed =
+        running.into_iter().enumerate().map(|(index, one)| (one, GenerateChunks { index: is_batch.then_some(index) }));
     merged(&state, indexed.collect(), stream::empty())
 }
 

@@ -35,7 +35,9 @@ pub async fn read_body(body: Body, limit_bytes: usize, deadline: Duration) -> Re
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("The request body is incomplete or longer than {limit_bytes} bytes."),
         )),
-        Err(_) => Err(ApiError::Native(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time.".to_owned())),
+        Err(_) => {
+            Err(ApiError::Native(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time.".to_owned()))
+        }
     }
 }
 
@@ -59,12 +61,14 @@ pub fn parse_object(headers: &HeaderMap, bytes: &[u8], kind: BodyKind) -> Result
 
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else { return true };
-    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence =
+        content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
 fn broken_json(bytes: &[u8], error: &serde_json::Error) -> ApiError {
-    let lines_before: usize = bytes.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum();
+    let lines_before: usize =
+        bytes.split(|byte| *byte == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1).sum();
     let (position, reason) = if error.is_eof() {
         (bytes.len(), "unexpected end of data".to_owned())
     } else {
@@ -155,15 +159,27 @@ impl<'a> Fields<'a> {
         let value = self.get(name)?;
         match value {
             Value::Number(number) => {
-                let whole = number.as_i64().or_else(|| number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i64));
+                let whole = number
+                    .as_i64()
+                    .or_else(|| number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i64));
                 if whole.is_none() {
-                    self.complain("int_from_float", name, "Input should be a valid integer, got a number with a fractional part", value);
+                    self.complain(
+                        "int_from_float",
+                        name,
+                        "Input should be a valid integer, got a number with a fractional part",
+                        value,
+                    );
                 }
                 whole
             }
             Value::String(text) if text.trim().parse::<i64>().is_ok() => text.trim().parse().ok(),
             Value::String(_) => {
-                self.complain("int_parsing", name, "Input should be a valid integer, unable to parse string as an integer", value);
+                self.complain(
+                    "int_parsing",
+                    name,
+                    "Input should be a valid integer, unable to parse string as an integer",
+                    value,
+                );
                 None
             }
             _ => {

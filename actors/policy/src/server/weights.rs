@@ -44,7 +44,9 @@ pub async fn update_from_disk(State(state): State<Arc<EngineState>>, request: Re
         return Err(ApiError::WeightsFromDisk(format!("Unknown load_format '{format}': this engine knows {known}.")));
     }
     if !std::path::Path::new(&model_path).is_dir() {
-        return Err(ApiError::WeightsFromDisk(format!("Failed to get weights iterator: '{model_path}' is not a directory.")));
+        return Err(ApiError::WeightsFromDisk(format!(
+            "Failed to get weights iterator: '{model_path}' is not a directory."
+        )));
     }
     if abort_all {
         state.control(state.generator.abort_all()).await?;
@@ -130,7 +132,9 @@ fn nested(shape: &[usize], values: &[f32]) -> Value {
 /// 400 when a session is open.
 pub async fn begin_session(State(state): State<Arc<EngineState>>) -> Result<Response, ApiError> {
     if state.weight_session.swap(true, Ordering::AcqRel) {
-        return Err(ApiError::Admin("a weight-update session is already open; call end_weight_update() first".to_owned()));
+        return Err(ApiError::Admin(
+            "a weight-update session is already open; call end_weight_update() first".to_owned(),
+        ));
     }
     Ok(json_response(StatusCode::OK, &json!({"success": true, "message": "Success"})))
 }
@@ -169,4 +173,3 @@ pub async fn checker(State(state): State<Arc<EngineState>>, request: Request) ->
     let action = object.get("action").and_then(Value::as_str).unwrap_or_default();
     Err(ApiError::Admin(format!("Unsupported action='{action}'")))
 }
-
