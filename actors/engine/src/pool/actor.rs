@@ -93,6 +93,7 @@ pub struct EnginePoolState {
     next_turn: u64,
     wanted: Option<UpdateWeights>,
     closed: bool,
+    stopping: Vec<Reply<()>>,
     wake_at_ms: Option<u64>,
 }
 
@@ -374,6 +375,7 @@ impl Actor for EnginePool {
             next_turn: 0,
             wanted: None,
             closed: false,
+            stopping: Vec::new(),
             wake_at_ms: None,
         };
         for spec in specs {
@@ -399,12 +401,16 @@ impl Actor for EnginePool {
             EnginePoolInput::Drained(engine, reply) => state.on_drained(engine, reply).await,
             EnginePoolInput::Tick(due_ms) if state.wake_at_ms == Some(due_ms) => state.wake_at_ms = None,
             EnginePoolInput::Tick(_) => {}
-            EnginePoolInput::Stopped(reply) => {
-                reply.send(());
-                myself.stop(None);
-            }
+            EnginePoolInput::Stopped(reply) => state.stopping.push(reply),
         }
         state.pump(&myself);
+        // The proxies have ended; their last turns may still be on their way back.
+        if !state.stopping.is_empty() && state.router.assigned() == 0 {
+            for reply in state.stopping.drain(..) {
+                reply.send(());
+            }
+            myself.stop(None);
+        }
         Ok(())
     }
 

@@ -127,6 +127,11 @@ impl Router {
         self.waiting.keys().copied().collect()
     }
 
+    /// How many requests are at an engine.
+    pub fn assigned(&self) -> usize {
+        self.assigned.len()
+    }
+
     /// When a plan should be made at the latest.
     pub fn next_wake_ms(&self, now_ms: u64) -> Option<u64> {
         let wake = |waiting: &Waiting| match waiting.not_before_ms {

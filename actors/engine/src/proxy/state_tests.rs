@@ -1,1 +1,569 @@
-//! placeholder
+//! The life of an engine as tables of inputs and effects, and its invariants under random inputs.
+
+use greenroom_core::Seed;
+use greenroom_messages::engine::{EngineFailureKind, EngineSpec, EngineState, PauseMode, UpdateWeights};
+use greenroom_messages::{BatchId, EngineId, GroupId, Purpose, RolloutId, RunId, WeightVersion};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{ApiError, EngineConfig, ModelInfo, ServerInfo, ServerPause};
+
+fn version(number: u64) -> WeightVersion {
+    WeightVersion { run: RunId::new("run"), number }
+}
+
+fn wish(number: u64, pause: PauseMode) -> UpdateWeights {
+    UpdateWeights { version: version(number), model_dir: format!("/w/{number}"), pause, timeout_ms: 60_000 }
+}
+
+fn rollout(sample: u32) -> RolloutId {
+    let batch = BatchId { purpose: Purpose::Train, number: 1 };
+    RolloutId { group: GroupId { batch, index: 0 }, sample, attempt: 0 }
+}
+
+fn admission(rid: &str) -> Admission {
+    Admission {
+        rid: rid.to_owned(),
+        rollout: rollout(0),
+        prompt_tokens: 10,
+        largest_id: Some(99),
+        max_new_tokens: 50,
+        oldest_version: 0,
+    }
+}
+
+fn model(label: &str) -> ModelInfo {
+    ModelInfo { weight_version: label.to_owned(), is_generation: true }
+}
+
+fn server() -> ServerInfo {
+    ServerInfo {
+        version: "0.5.23".into(),
+        identity: "first".into(),
+        context_tokens: Some(100),
+        max_prompt_tokens: Some(94),
+        disaggregated: false,
+    }
+}
+
+fn settings(wanted: Option<UpdateWeights>) -> MachineSettings {
+    MachineSettings {
+        spec: EngineSpec { engine: EngineId::new("e1"), url: "http://e1".into(), max_in_flight: 2 },
+        run: RunId::new("run"),
+        vocabulary_tokens: 100,
+        config: EngineConfig::default(),
+        wanted,
+        distrust: false,
+        seed: Seed::new(7),
+    }
+}
+
+fn lost() -> ApiError {
+    ApiError::Lost { call: "x", url: "u".into(), message: "reset".into() }
+}
+
+fn timed_out() -> ApiError {
+    ApiError::TimedOut { call: "x", url: "u".into(), waited_ms: 1 }
+}
+
+fn refused() -> ApiError {
+    ApiError::Refused { call: "x", url: "u".into(), status: 400, message: "no".into() }
+}
+
+/// A machine, its clock, and a short text for everything it does.
+struct Bench {
+    machine: EngineMachine,
+    now_ms: u64,
+}
+
+impl Bench {
+    fn new(settings: MachineSettings) -> Self {
+        Self { machine: EngineMachine::new(settings), now_ms: 1_000 }
+    }
+
+    fn step(&mut self, input: Input) -> Vec<String> {
+        let effects = self.machine.step(self.now_ms, input);
+        effects.iter().map(show).collect()
+    }
+
+    /// Answers the call under way.
+    fn answer(&mut self, result: Result<CallAnswer, ApiError>) -> Vec<String> {
+        let ticket = self.machine.call.as_ref().expect("a call is under way").0;
+        self.step(Input::Called(ticket, result))
+    }
+
+    fn done(&mut self) -> Vec<String> {
+        self.answer(Ok(CallAnswer::Done))
+    }
+
+    fn labelled(&mut self, label: &str) -> Vec<String> {
+        self.answer(Ok(CallAnswer::Model(model(label))))
+    }
+
+    fn inspected(&mut self, label: &str) -> Vec<String> {
+        self.answer(Ok(CallAnswer::Inspected(server(), model(label))))
+    }
+
+    fn wake(&mut self) -> Vec<String> {
+        self.now_ms = self.machine.next_wake_ms().expect("a timer is set");
+        self.step(Input::Tick)
+    }
+
+    fn state(&self) -> EngineState {
+        self.machine.status().state
+    }
+
+    /// A serving engine with version `number`.
+    fn serving(number: u64) -> Self {
+        let mut bench = Self::new(settings(Some(wish(number, PauseMode::Drain))));
+        bench.step(Input::Start);
+        bench.labelled("default");
+        bench.inspected(&version(number).to_string());
+        assert_eq!(bench.done(), ["serving run:1"].map(|text| text.replace('1', &number.to_string())));
+        bench
+    }
+}
+
+fn show(effect: &Effect) -> String {
+    match effect {
+        Effect::Call { call, .. } => match call {
+            Call::Load(load) => format!("load {} flush={}", load.weight_version, load.flush_cache),
+            Call::Pause(mode) => format!("pause {mode:?}"),
+            Call::Probe { ready } => format!("probe ready={ready}"),
+            call => format!("{call:?}").to_lowercase(),
+        },
+        Effect::Send { rid, max_new_tokens, version } => format!("send {rid} max={max_new_tokens} v={version}"),
+        Effect::Reject { rid, failure } => format!("reject {rid} {:?}", failure.kind),
+        Effect::Abort(rid) => format!("abort {rid}"),
+        Effect::Fail { rid, failure } => format!("fail {rid} {:?}", failure.kind),
+        Effect::UpdateEnded { waiter, result: Ok(confirmed) } => format!("updated {waiter} {}", confirmed.version),
+        Effect::UpdateEnded { waiter, result: Err(failure) } => format!("not updated {waiter} {:?}", failure.kind),
+        Effect::Drained => "drained".into(),
+        Effect::Moved(status) => {
+            let version = status.version.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+            format!("{} {version}", format!("{:?}", status.state).to_lowercase())
+        }
+        Effect::AskFailed(_) => "ask failed".into(),
+    }
+}
+
+#[test]
+fn a_fresh_engine_is_loaded_before_it_serves() {
+    let mut bench = Bench::new(settings(None));
+    assert_eq!(bench.step(Input::Start), ["reach"]);
+    assert_eq!(bench.labelled("default"), ["verifying -", "inspect"]);
+    assert_eq!(bench.inspected("default"), ["syncing -"]);
+    assert_eq!(bench.step(Input::Generate(admission("r"))), ["reject r NoEngine"]);
+    assert_eq!(bench.step(Input::Update(1, wish(3, PauseMode::Drain))), ["updating -", "pause Abort"]);
+    assert_eq!(bench.done(), ["load run:3 flush=true"]);
+    assert_eq!(bench.done(), ["verifying -", "confirm"]);
+    assert_eq!(bench.labelled("run:3"), ["resume"]);
+    assert_eq!(bench.step(Input::Generate(admission("r"))), ["reject r NoEngine"]);
+    assert_eq!(bench.done(), ["updated 1 run:3", "serving run:3"]);
+    assert_eq!(bench.step(Input::Generate(admission("r"))), ["send r max=50 v=3"]);
+    assert_eq!(bench.step(Input::Update(2, wish(3, PauseMode::Drain))), ["updated 2 run:3"], "nothing to do");
+}
+
+#[test]
+fn what_is_sent_is_checked_and_clamped() {
+    let change: [(&str, fn(&mut Admission), &str); 9] = [
+        ("as it is", |_| {}, "send r max=50 v=5"),
+        ("clamped to the context", |a| a.prompt_tokens = 94, "send r max=6 v=5"),
+        ("longer than the longest prompt", |a| a.prompt_tokens = 95, "reject r ContextExceeded"),
+        ("longer than the context", |a| a.prompt_tokens = 1_000, "reject r ContextExceeded"),
+        ("outside of the vocabulary", |a| a.largest_id = Some(100), "reject r Refused"),
+        ("empty", |a| a.largest_id = None, "reject r Refused"),
+        ("nothing asked for", |a| a.max_new_tokens = 0, "reject r Refused"),
+        ("weights just new enough", |a| a.oldest_version = 5, "send r max=50 v=5"),
+        ("weights too old", |a| a.oldest_version = 6, "reject r NoEngine"),
+    ];
+    for (name, change, expected) in change {
+        let mut bench = Bench::serving(5);
+        let mut request = admission("r");
+        change(&mut request);
+        assert_eq!(bench.step(Input::Generate(request)), [expected], "{name}");
+    }
+    let mut bench = Bench::serving(5);
+    bench.step(Input::Generate(admission("r1")));
+    assert_eq!(bench.step(Input::Generate(admission("r1"))), ["reject r1 Refused"], "the same id twice");
+    bench.step(Input::Generate(admission("r2")));
+    assert_eq!(bench.step(Input::Generate(admission("r3"))), ["reject r3 NoEngine"], "full");
+    bench.step(Input::Finished("r1".into(), Report::Answered));
+    assert_eq!(bench.step(Input::Generate(admission("r3"))), ["send r3 max=50 v=5"]);
+}
+
+#[test]
+fn each_pause_mode_treats_what_is_in_flight_its_own_way() {
+    let rows = [
+        (PauseMode::Drain, vec!["draining run:1"]),
+        (PauseMode::Abort, vec!["draining run:1", "abort r1", "abort r2"]),
+        (PauseMode::Retract, vec!["updating run:1", "pause Retract"]),
+        (PauseMode::InPlace, vec!["updating run:1", "pause InPlace"]),
+    ];
+    for (mode, expected) in rows {
+        let mut bench = Bench::serving(1);
+        bench.step(Input::Generate(admission("r1")));
+        bench.step(Input::Generate(admission("r2")));
+        assert_eq!(bench.step(Input::Update(1, wish(2, mode))), expected, "{mode:?}");
+        assert_eq!(bench.step(Input::Generate(admission("r3"))), ["reject r3 NoEngine"], "the gate is closed");
+        if matches!(mode, PauseMode::Retract | PauseMode::InPlace) {
+            let flush = mode == PauseMode::Retract;
+            assert_eq!(bench.done(), [format!("load run:2 flush={flush}")]);
+            continue;
+        }
+        assert_eq!(bench.step(Input::Finished("r1".into(), Report::Answered)), Vec::<String>::new());
+        let paused = ["updating run:1", "pause Abort"];
+        assert_eq!(bench.step(Input::Finished("r2".into(), Report::Answered)), paused);
+    }
+}
+
+#[test]
+fn an_older_server_is_not_told_to_flush_after_retracting() {
+    let mut bench = Bench::new(settings(Some(wish(1, PauseMode::Retract))));
+    bench.step(Input::Start);
+    bench.labelled("default");
+    let old = ServerInfo { version: "0.5.10.post1".into(), ..server() };
+    bench.answer(Ok(CallAnswer::Inspected(old, model("default"))));
+    assert_eq!(bench.done(), ["load run:1 flush=false"]);
+    bench.done();
+    bench.labelled("run:1");
+    bench.done();
+    assert_eq!(bench.wake(), ["probe ready=false"], "it has no /ready");
+}
+
+#[test]
+fn a_drain_that_takes_too_long_aborts_then_pauses_all_the_same() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    assert_eq!(bench.wake(), ["abort r1"]);
+    assert_eq!(bench.now_ms, 1_000 + 30_000);
+    assert_eq!(bench.wake(), ["updating run:1", "pause Abort"], "it did not even answer the abort");
+    assert_eq!(bench.now_ms, 1_000 + 35_000);
+}
+
+#[test]
+fn a_failed_load_taints_until_a_full_load_succeeds() {
+    for failure in ["refused", "another label"] {
+        let mut bench = Bench::serving(1);
+        bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+        bench.done();
+        let seen = match failure {
+            "refused" => bench.answer(Err(refused())),
+            _ => {
+                bench.done();
+                bench.labelled("run:1")
+            }
+        };
+        assert_eq!(seen, ["tainted -", "not updated 1 Refused"], "{failure}");
+        assert_eq!(bench.step(Input::Generate(admission("r"))), ["reject r NoEngine"]);
+        assert_eq!(bench.wake(), ["updating -", "pause Abort"], "it tries again by itself");
+        bench.done();
+        bench.done();
+        bench.labelled("run:2");
+        assert_eq!(bench.done(), ["serving run:2"]);
+    }
+}
+
+#[test]
+fn a_tainted_engine_stops_trying_and_takes_the_next_version() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    for _ in 0..=EngineConfig::default().load_retries {
+        bench.done();
+        bench.answer(Err(refused()));
+        assert_eq!(bench.state(), EngineState::Tainted);
+        bench.wake();
+    }
+    assert_eq!(bench.machine.call.as_ref().map(|(_, call)| call.clone()), Some(Call::Probe { ready: true }));
+    assert_eq!(bench.step(Input::Update(2, wish(3, PauseMode::Drain))), ["updating -", "pause Abort"]);
+}
+
+#[test]
+fn a_missed_deadline_in_any_call_is_a_loss_and_comes_back_loaded() {
+    // How many calls of an update succeed before one is never answered.
+    for calls in 0..4 {
+        let mut bench = Bench::serving(1);
+        bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+        for call in 0..calls {
+            if call == 2 {
+                bench.labelled("run:2")
+            } else {
+                bench.done()
+            };
+        }
+        let seen = bench.answer(Err(timed_out()));
+        assert_eq!(seen, ["ask failed", "lost -"], "after {calls} calls");
+        assert_eq!(bench.wake(), ["connecting -", "reach"]);
+        bench.labelled("run:1");
+        // The label is what a broken load may have left: it is believed only if no load was under way.
+        let seen = bench.inspected("run:2");
+        if calls == 0 || calls == 3 {
+            assert_eq!(seen.last().unwrap(), if calls == 0 { "resume" } else { "pause Abort" });
+        } else {
+            assert_eq!(seen, ["syncing -", "updating -", "pause Abort"]);
+        }
+    }
+}
+
+#[test]
+fn a_loss_answers_all_that_is_in_flight_and_those_who_wait_within_their_patience() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    bench.step(Input::Generate(admission("r2")));
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    let seen = bench.step(Input::Finished("r1".into(), Report::Broken("reset".into())));
+    assert_eq!(seen, ["lost -", "fail r2 Lost"]);
+    let patience_ms = bench.now_ms + EngineConfig::default().lost_patience_ms;
+    loop {
+        let seen = bench.wake();
+        if seen.iter().any(|effect| effect == "reach") {
+            bench.answer(Err(lost()));
+        }
+        if seen.contains(&"not updated 1 Lost".to_owned()) {
+            break assert_eq!(bench.now_ms, patience_ms);
+        }
+    }
+}
+
+#[test]
+fn a_restart_is_seen_by_the_label_and_by_the_identity() {
+    let probed = |label: &str| Ok(CallAnswer::Probed(true, model(label)));
+    let mut bench = Bench::serving(1);
+    assert_eq!(bench.wake(), ["probe ready=true"]);
+    assert_eq!(bench.answer(probed("run:1")), Vec::<String>::new());
+    bench.wake();
+    assert_eq!(bench.answer(probed("default")), ["verifying -", "inspect"]);
+    assert_eq!(bench.inspected("default"), ["syncing -", "updating -", "pause Abort"], "it loads what is wanted");
+
+    let mut bench = Bench::serving(1);
+    bench.wake();
+    bench.answer(Err(lost()));
+    bench.wake();
+    bench.labelled("run:1");
+    let other = ServerInfo { identity: "second".into(), ..server() };
+    let seen = bench.answer(Ok(CallAnswer::Inspected(other, model("run:1"))));
+    assert_eq!(seen, ["syncing -", "updating -", "pause Abort"], "another process with the same label");
+}
+
+#[test]
+fn an_answer_from_other_weights_closes_the_gate() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    let seen = bench.step(Input::Finished("r1".into(), Report::Untrusted("default".into())));
+    assert_eq!(seen, ["verifying -", "inspect"]);
+    assert_eq!(bench.step(Input::Generate(admission("r2"))), ["reject r2 NoEngine"]);
+}
+
+#[test]
+fn an_engine_paused_by_another_is_told_to_go_on() {
+    let mut bench = Bench::serving(1);
+    bench.wake();
+    assert_eq!(bench.answer(Ok(CallAnswer::Probed(false, model("run:1")))), ["verifying run:1", "inspect"]);
+    assert_eq!(bench.inspected("run:1"), ["resume"]);
+    assert_eq!(bench.done(), ["serving run:1"]);
+}
+
+#[test]
+fn what_is_not_supported_is_incompatible_and_looked_at_again() {
+    let rows: [(&str, fn(&mut ServerInfo, &mut ModelInfo)); 6] = [
+        ("too new", |server, _| server.version = "0.6.0".into()),
+        ("too old", |server, _| server.version = "0.5.9".into()),
+        ("no version", |server, _| server.version.clear()),
+        ("no context length", |server, _| server.context_tokens = None),
+        ("prefill and decode apart", |server, _| server.disaggregated = true),
+        ("an embedding model", |_, model| model.is_generation = false),
+    ];
+    for (name, change) in rows {
+        let mut bench = Bench::new(settings(None));
+        bench.step(Input::Start);
+        bench.step(Input::Update(1, wish(1, PauseMode::Drain)));
+        bench.labelled("default");
+        let (mut server, mut model) = (server(), model("default"));
+        change(&mut server, &mut model);
+        let seen = bench.answer(Ok(CallAnswer::Inspected(server, model)));
+        assert_eq!(seen, ["incompatible -", "not updated 1 Refused"], "{name}");
+        assert_eq!(bench.wake(), ["connecting -", "reach"], "{name}");
+    }
+}
+
+#[test]
+fn wishes_only_go_forward() {
+    let mut bench = Bench::serving(5);
+    assert_eq!(bench.step(Input::Update(1, wish(4, PauseMode::Drain))), ["not updated 1 Refused"]);
+    let foreign = WeightVersion { run: RunId::new("other"), number: 9 };
+    let foreign = UpdateWeights { version: foreign, ..wish(9, PauseMode::Drain) };
+    assert_eq!(bench.step(Input::Update(2, foreign)), ["not updated 2 Refused"]);
+    bench.step(Input::Update(3, wish(6, PauseMode::Drain)));
+    bench.step(Input::Update(4, wish(7, PauseMode::Drain)));
+    assert_eq!(bench.step(Input::Update(5, wish(8, PauseMode::Drain))), ["not updated 4 Refused"], "8 takes its place");
+    bench.done();
+    bench.done();
+    bench.labelled("run:6");
+    assert_eq!(bench.done(), ["updated 3 run:6", "updating run:6", "pause Abort"], "then the next at once");
+}
+
+#[test]
+fn an_update_of_an_engine_that_never_comes_ends_at_its_time_out() {
+    let mut bench = Bench::new(settings(None));
+    bench.step(Input::Start);
+    bench.step(Input::Update(1, wish(1, PauseMode::Drain)));
+    let mut seen = Vec::new();
+    while !seen.contains(&"not updated 1 Lost".to_owned()) {
+        if bench.machine.call.is_some() {
+            bench.answer(Err(lost()));
+        }
+        seen = bench.wake();
+    }
+    assert_eq!(bench.now_ms, 1_000 + 60_000);
+}
+
+#[test]
+fn a_drain_for_leaving_ends_when_nothing_is_in_flight_and_can_be_taken_back() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    assert_eq!(bench.step(Input::Drain), ["draining run:1"]);
+    assert_eq!(bench.step(Input::Generate(admission("r2"))), ["reject r2 NoEngine"]);
+    assert_eq!(bench.step(Input::Finished("r1".into(), Report::Answered)), ["drained"]);
+    assert_eq!(bench.step(Input::Undrain), ["serving run:1"]);
+}
+
+#[test]
+fn an_abandoned_or_released_turn_is_aborted_at_the_engine() {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    assert_eq!(bench.step(Input::Finished("r1".into(), Report::Abandoned)), ["abort r1"]);
+    bench.step(Input::Generate(admission("r2")));
+    assert_eq!(bench.step(Input::Finished("r2".into(), Report::TimedOut)), ["abort r2"]);
+    bench.step(Input::Generate(admission("r3")));
+    assert_eq!(bench.step(Input::Release(rollout(1))), Vec::<String>::new(), "another rollout");
+    assert_eq!(bench.step(Input::Release(rollout(0))), ["abort r3", "fail r3 Released"]);
+}
+
+/// A server as the machine might meet it, with what is really loaded beside what it says.
+#[derive(Debug)]
+struct Server {
+    label: String,
+    loaded: Option<u64>,
+    identity: u64,
+}
+
+impl Server {
+    /// The true answer to a call, with its effect on the server.
+    fn answer(&mut self, call: &Call) -> CallAnswer {
+        let model = model(&self.label);
+        match call {
+            Call::Reach | Call::Confirm => CallAnswer::Model(model),
+            Call::Inspect => {
+                let identity = self.identity.to_string();
+                CallAnswer::Inspected(ServerInfo { identity, ..server() }, model)
+            }
+            Call::Probe { .. } => CallAnswer::Probed(true, model),
+            Call::Load(load) => {
+                self.label = load.weight_version.clone();
+                self.loaded = load.weight_version.parse::<WeightVersion>().ok().map(|version| version.number);
+                CallAnswer::Done
+            }
+            Call::Pause(ServerPause::Abort | ServerPause::Retract | ServerPause::InPlace) | Call::Resume => {
+                CallAnswer::Done
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn it_never_serves_inadmissible_weights_and_every_question_ends(
+        seed in any::<u64>(),
+        steps in proptest::collection::vec((0_u8..14, 0_u64..4_000, any::<u8>()), 1..120),
+    ) {
+        let mut machine = EngineMachine::new(MachineSettings { seed: Seed::new(seed), ..settings(None) });
+        let mut server = Server { label: "default".into(), loaded: None, identity: 0 };
+        let (mut now_ms, mut rid, mut waiter, mut wanted) = (0, 0, 0_u64, 0);
+        let mut flying = std::collections::BTreeSet::new();
+        let mut waiting = std::collections::BTreeMap::new();
+        let mut newest_confirmed = 0;
+        let mut inputs = vec![Input::Start];
+        for (action, wait_ms, choice) in steps {
+            now_ms += wait_ms;
+            if machine.next_wake_ms().is_some_and(|due_ms| due_ms <= now_ms) {
+                inputs.push(Input::Tick);
+            }
+            let call = machine.call.clone();
+            match (action, call) {
+                (0..=4, Some((ticket, call))) => inputs.push(Input::Called(ticket, Ok(server.answer(&call)))),
+                (5, Some((ticket, call))) => {
+                    // The answer is lost, the work may have been done.
+                    if choice % 2 == 0 { server.answer(&call); }
+                    let error = if choice % 3 == 0 { timed_out() } else { lost() };
+                    inputs.push(Input::Called(ticket, Err(error)));
+                }
+                (6, Some((ticket, call))) => {
+                    if matches!(call, Call::Load(_)) { server.loaded = None; }
+                    inputs.push(Input::Called(ticket, Err(refused())));
+                }
+                (7, _) => server = Server { label: "default".into(), loaded: None, identity: server.identity + 1 },
+                (8 | 9, _) => {
+                    rid += 1;
+                    let oldest_version = u64::from(choice % 4);
+                    inputs.push(Input::Generate(Admission { oldest_version, ..admission(&format!("r{rid:04}")) }));
+                }
+                (10, _) => if let Some(rid) = flying.iter().next().cloned() {
+                    let reports = [
+                        Report::Answered, Report::Refused, Report::TimedOut, Report::Abandoned,
+                        Report::Broken("reset".into()), Report::Untrusted("default".into()),
+                    ];
+                    inputs.push(Input::Finished(rid, reports[choice as usize % reports.len()].clone()));
+                },
+                (11, _) => {
+                    wanted += u64::from(choice % 3);
+                    waiter += 1;
+                    let modes = [PauseMode::Drain, PauseMode::Abort, PauseMode::Retract, PauseMode::InPlace];
+                    inputs.push(Input::Update(waiter, wish(wanted, modes[choice as usize % 4])));
+                    waiting.insert(waiter, now_ms + 60_000);
+                }
+                (12, _) => inputs.push(Input::Drain),
+                (13, _) => inputs.push(Input::Undrain),
+                _ => {}
+            }
+            for input in inputs.drain(..) {
+                if let Input::Finished(rid, _) = &input { flying.remove(rid); }
+                // A restart that nobody has noticed yet is the Untrusted answer's to catch, not the gate's.
+                let unnoticed = machine.facts.as_ref().is_some_and(|facts| facts.identity != server.identity.to_string());
+                for effect in machine.step(now_ms, input) {
+                    match effect {
+                        Effect::Send { rid, version, .. } => {
+                            prop_assert_eq!(machine.status().state, EngineState::Serving);
+                            prop_assert!(unnoticed || server.loaded == Some(version), "{:?} for {version}", server);
+                            prop_assert!(flying.insert(rid));
+                        }
+                        Effect::Fail { rid, .. } => { flying.remove(&rid); }
+                        Effect::UpdateEnded { waiter, result } => {
+                            let due_ms = waiting.remove(&waiter);
+                            prop_assert!(due_ms.is_some(), "answered twice");
+                            if let Ok(confirmed) = result {
+                                prop_assert!(confirmed.version.number >= newest_confirmed);
+                                newest_confirmed = confirmed.version.number;
+                            }
+                        }
+                        _ => {}
+                    }
+                }
+                prop_assert_eq!(machine.violation(), None);
+                prop_assert_eq!(machine.flights.len(), flying.len());
+            }
+            prop_assert!(waiting.values().all(|due_ms| *due_ms > now_ms), "someone waits beyond the time-out");
+        }
+    }
+}
+
+#[test]
+fn failures_are_of_infrastructure_except_for_the_context() {
+    let mut bench = Bench::serving(1);
+    let long = Admission { prompt_tokens: 100, ..admission("r") };
+    let effects = bench.machine.step(0, Input::Generate(long));
+    let [Effect::Reject { failure, .. }] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(failure.kind, EngineFailureKind::ContextExceeded);
+    assert!(failure.message.contains("100 tokens"), "{failure}");
+}
