@@ -115,12 +115,13 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
 fn anything_else_earns_zero() {
     type Expected = fn(&GradeReason) -> bool;
     let tests_fail: Expected = |reason| matches!(reason, GradeReason::TestsNotPassed(_));
-    let cases: [(&str, &str, Expected); 6] = [
+    let cases: [(&str, &str, Expected); 7] = [
         ("nothing done", "true", tests_fail),
         ("another mistake", "sed -i 's/a - b/a * b/' calc.py", tests_fail),
         ("a syntax error", "echo '(' >> calc.py", tests_fail),
         ("an easier hidden test", "printf 'import unittest\\nclass T(unittest.TestCase):\\n    def test_add(self): pass\\n' > tests/test_add.py", tests_fail),
         ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| *reason == GradeReason::ChangeNotApplicable),
+        ("the work tree removed", "cd .. && rm -rf \"$OLDPWD\"/.git \"$OLDPWD\"/*", |reason| *reason == GradeReason::RepositoryDestroyed),
         ("the repository removed", "rm -rf .git", |reason| *reason == GradeReason::RepositoryDestroyed),
     ];
     for (what, agent, expected) in cases {
@@ -133,7 +134,10 @@ fn anything_else_earns_zero() {
 fn what_the_policy_did_not_do_is_never_a_reward() {
     let no_runner = grade_after(FIX, |task| task.test_cmd = "python3 -m no_such_runner -v".to_owned());
     assert!(matches!(no_runner, Err(GradeError::NoResults { .. })), "{no_runner:?}");
-    let no_folder = grade_after(FIX, |task| task.workdir = "/nonexistent".to_owned());
+    let no_folder = grade_after(FIX, |task| {
+        task.workdir = "/nonexistent".to_owned();
+        task.commits = None;
+    });
     assert!(matches!(no_folder, Err(GradeError::CouldNotRun { .. })), "{no_folder:?}");
     let no_tests = grade_after(FIX, |task| task.fail_to_pass.clear());
     assert!(matches!(no_tests, Err(GradeError::UngradableTask { .. })), "{no_tests:?}");
@@ -181,7 +185,7 @@ fn a_command_rewards_only_status_zero() {
         eval_cmd: eval_cmd.to_owned(),
         eval_timeout: Duration::from_secs(60),
     };
-    let cases = [("sh check.sh", Some(1.0)), ("sh check.sh && exit 3", Some(0.0)), ("no-such-program", None)];
+    let cases = [("sh check.sh", Some(1.0)), ("[[ -f check.sh ]] && sh check.sh; exit $?", Some(1.0)), ("sh check.sh && exit 3", Some(0.0)), ("no-such-program", None)];
     for (eval_cmd, reward) in cases {
         let mut grader = Grader::new(GradingTask::Cmd(task(eval_cmd))).unwrap();
         let ours = loop {

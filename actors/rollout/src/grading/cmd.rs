@@ -44,13 +44,20 @@ impl CmdTask {
             return None;
         }
         let paths = self.eval_files.keys().map(|path| shell_quote(path)).collect::<Vec<_>>().join(" ");
-        let command = format!("cd {} && rm -rf -- {paths}", shell_quote(&self.workdir));
+        // The agent may have removed the working directory itself; the files make it again in any case.
+        let workdir = shell_quote(&self.workdir);
+        let command = format!("mkdir -p {workdir} && cd {workdir} && rm -rf -- {paths}");
         Some(GradeCommand { purpose: "clearing", command, timeout: Duration::from_secs(60) })
     }
 
-    /// The command that judges.
+    /// The command that judges, run by bash where there is one: the seed workload's rows are written for it.
     pub fn evaluation_command(&self) -> GradeCommand {
-        let command = format!("cd {} && {{\n{}\n}}", shell_quote(&self.workdir), self.eval_cmd);
+        let workdir = shell_quote(&self.workdir);
+        let script = shell_quote(&self.eval_cmd);
+        let command = format!(
+            "mkdir -p {workdir} && cd {workdir} || {{ echo 'working directory not found'; exit 127; }}\n\
+             if command -v bash >/dev/null 2>&1; then exec bash -c {script}; else exec sh -c {script}; fi\n"
+        );
         GradeCommand { purpose: EVALUATION, command, timeout: self.eval_timeout }
     }
 

@@ -125,7 +125,7 @@ impl SweSmithTask {
         let restored: Vec<_> = files.iter().map(|file| shell_quote(file)).collect();
         // `git apply` is all or nothing, so a change that does not fit leaves the tree as it was checked out.
         let command = format!(
-            "cd {workdir} || exit {NO_WORKDIR}\n\
+            "cd {workdir} || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
              command -v git >/dev/null || {{ echo 'git: not found'; exit 127; }}\n\
              git() {{ command git -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false \
              -c core.quotePath=true -c advice.detachedHead=false \"$@\"; }}\n\

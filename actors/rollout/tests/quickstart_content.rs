@@ -1,0 +1,126 @@
+//! Promise: every task of the quickstart is a real one: its fix earns 1 and doing nothing earns 0 by the same grading that
+//! rollouts use, in a sandbox's tree made as rollouts make it, and that tree does not hold the answer.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use greenroom_core::Seed;
+use greenroom_rollout::dataset::make::{QuickstartData, quickstart};
+use greenroom_rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, SweSmithTask};
+use greenroom_rollout::{Dataset, Task};
+use serde_json::Value;
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn run(folder: &Path, command: &str, input: &str) -> CommandOutcome {
+    let mut child = Command::new("bash")
+        .args(["-c", &format!("exec 2>&1\n{command}")])
+        .current_dir(folder)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    CommandOutcome::finished(
+        output.status.code().unwrap().into(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+    )
+}
+
+fn succeed(folder: &Path, command: &str, input: &str) -> String {
+    let outcome = run(folder, command, input);
+    assert_eq!(outcome.returncode, 0, "{command}: {}", outcome.output);
+    outcome.output
+}
+
+/// A sandbox's work tree: a copy of the image, files staged, set up.
+fn work_tree(data: &QuickstartData, task: &Task, folder: &Path) -> Option<InstanceCommits> {
+    let image = &data.images[&task.image];
+    succeed(Path::new("/"), &format!("cp -a '{}' '{}'", image.display(), folder.display()), "");
+    for (path, text) in &task.files {
+        std::fs::write(folder.join(path), text).unwrap();
+    }
+    succeed(folder, task.setup_cmd.as_deref()?, "");
+    let resolve = SweSmithTask::resolve_command(folder.to_str().unwrap(), task.id.as_str());
+    Some(InstanceCommits::parse(task.id.as_str(), &run(folder, &resolve.command, "")).unwrap())
+}
+
+fn reward(task: &Task, folder: &Path, commits: Option<InstanceCommits>) -> f64 {
+    let mut grader = Grader::new(task.grading_task(folder.to_str().unwrap(), TIMEOUT, commits)).unwrap();
+    loop {
+        match grader.next() {
+            GradeStep::WriteFiles(files) => {
+                files.iter().for_each(|(path, text)| std::fs::write(folder.join(path), text).unwrap());
+                grader.on_files_written().unwrap();
+            }
+            GradeStep::Run(step) => grader.on_outcome(&run(folder, &step.command, "")).unwrap(),
+            GradeStep::Done(grade) => return grade.reward.into(),
+        }
+    }
+}
+
+fn rows(path: &Path) -> Vec<Value> {
+    std::fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn each_task_is_worth_1_with_its_fix_and_0_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = quickstart(&folder.path().join("data"), Seed::new(7), &|_| ()).unwrap();
+    let mut ids = BTreeSet::new();
+    for file in [&data.rl, &data.heldout] {
+        let dataset = Dataset::load(file).unwrap();
+        for (task, row) in dataset.tasks().iter().zip(rows(file)) {
+            assert!(ids.insert(task.id.clone()), "{} is in both splits", task.id.as_str());
+            let box_of = |name: &str| folder.path().join(format!("{name}-{}", ids.len()));
+            let idle = box_of("idle");
+            let commits = work_tree(&data, task, &idle);
+            assert_eq!(reward(task, &idle, commits), 0.0, "{} is worth something untouched", task.id.as_str());
+            let Some(patch) = row["metadata"]["bug_patch"].as_str() else { continue };
+            let fixed = box_of("fixed");
+            let commits = work_tree(&data, task, &fixed);
+            let history = succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
+            assert_eq!(history.lines().next().unwrap().trim(), "2", "only the instance's own commits are left");
+            let right = patch.lines().find(|line| line.starts_with('-') && !line.starts_with("---")).unwrap();
+            let contents: String = history.lines().filter(|line| *line == &right[1..]).collect();
+            assert!(contents.is_empty() || patch.matches(&right[1..]).count() > 1, "the fix can be found in {}", task.id.as_str());
+            succeed(&fixed, "git apply -R", patch);
+            assert_eq!(reward(task, &fixed, commits), 1.0, "{} is not worth 1 when mended", task.id.as_str());
+        }
+    }
+    assert!(data.rl_tasks >= 16 && data.heldout_tasks >= 12);
+    demonstrations_are_of_other_instances(&data);
+}
+
+fn demonstrations_are_of_other_instances(data: &QuickstartData) {
+    let tasks: Vec<Value> = rows(&data.rl).into_iter().chain(rows(&data.heldout)).collect();
+    let texts: BTreeSet<&str> = tasks.iter().filter_map(|row| row["text"].as_str()).collect();
+    let demonstrations = rows(&data.sft);
+    assert!(demonstrations.len() > 1000);
+    for row in &demonstrations {
+        let messages = row["messages"].as_array().unwrap();
+        assert!(!texts.contains(messages[1]["content"].as_str().unwrap()), "{row} shows a task");
+        assert_eq!(messages.last().unwrap()["role"], "assistant");
+    }
+}
+
+#[test]
+fn same_seed_gives_the_same_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, seed: u64| {
+        let data = quickstart(&folder.path().join(name), Seed::new(seed), &|_| ()).unwrap();
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        (text(&data.rl), text(&data.heldout), text(&data.model.join("tokenizer.json")), text(&data.sft))
+    };
+    let (first, second, other) = (make("a", 1), make("b", 1), make("c", 2));
+    assert_eq!(first, second);
+    assert_eq!((first.0, first.1, first.2), (other.0, other.1, other.2), "the seed changes only the demonstrations");
+    assert_ne!(first.3, other.3);
+}
