@@ -35,13 +35,17 @@ pub enum RolloutError {
     #[error(transparent)]
     Agent(#[from] AgentError),
     /// The agent file asks for tool calls, which need a parser of the policy's own call syntax (GR0303).
-    #[error("the agent file sets model_class to a tool-calling model; only text-based actions are trained: leave it out")]
+    #[error(
+        "the agent file sets model_class to a tool-calling model; only text-based actions are trained: leave it out"
+    )]
     ToolCalls,
     /// Tokenizer or template failed (their own codes).
     #[error(transparent)]
     Tokens(#[from] TokensError),
     /// A task needs a sandbox image that no pool has (GR0304).
-    #[error("task {task} needs a sandbox of image {image:?}, but there is no pool of it (there are: {pools}): add the pool")]
+    #[error(
+        "task {task} needs a sandbox of image {image:?}, but there is no pool of it (there are: {pools}): add the pool"
+    )]
     NoPool {
         /// The task.
         task: String,

@@ -26,3 +26,4 @@ pub use config::{
 pub use dataset::{Dataset, Task};
 pub use error::{ERRORS, RolloutError};
 pub use grading::GRADING_ERRORS;
+pub use manager::{RolloutManager, RolloutManagerArguments};

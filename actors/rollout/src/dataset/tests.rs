@@ -27,7 +27,8 @@ fn a_row_of_the_examples_schema_is_read_whole() {
 
 #[test]
 fn a_prompt_is_a_text_or_the_first_user_message() {
-    let conversation = r#"[{"role": "system", "content": "s"}, {"role": "user", "content": "u1"}, {"role": "user", "content": "u2"}]"#;
+    let conversation =
+        r#"[{"role": "system", "content": "s"}, {"role": "user", "content": "u1"}, {"role": "user", "content": "u2"}]"#;
     for (prompt, expected) in [(r#""p""#, "p"), (conversation, "u1")] {
         let row = format!(r#"{{"prompt": {prompt}, "metadata": {{"eval_cmd": "true", "pool": "q"}}}}"#);
         let dataset = Dataset::parse(&row, "d").unwrap();
@@ -46,7 +47,10 @@ fn every_problem_is_a_line_with_place_and_remedy() {
         (r#"{"text": "t", "metadata": {"eval_kind": "swesmith", "test_cmd": "x"}}"#, "has no FAIL_TO_PASS tests"),
         (r#"{"text": "t", "metadata": {"eval_kind": "swesmith", "FAIL_TO_PASS": ["x"]}}"#, "has no test_cmd"),
         (r#"{"text": "t", "metadata": {"eval_kind": "magic"}}"#, "use cmd or swesmith"),
-        (r#"{"text": "t", "metadata": {"eval_cmd": "x", "files": {"../a": ""}}}"#, "keep it inside the working directory"),
+        (
+            r#"{"text": "t", "metadata": {"eval_cmd": "x", "files": {"../a": ""}}}"#,
+            "keep it inside the working directory",
+        ),
         (r#"{"text": "t", "metadata": {"eval_cmd": "x", "workdir": "w"}}"#, "write it from / on"),
         (r#"{"text": "t", "metadata": {"eval_cmd": 1}}"#, "metadata.eval_cmd is not text"),
         ("\n", "d.jsonl: has no tasks"),

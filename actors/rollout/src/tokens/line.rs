@@ -66,7 +66,9 @@ impl Line {
         self.sample.loss_mask.extend_from_slice(&other.sample.loss_mask[start..]);
         self.sample.logprobs.extend_from_slice(&other.sample.logprobs[start..]);
         let later = other.sample.versions.iter().filter(|span| span.end as usize > start);
-        self.sample.versions.extend(later.map(|span| VersionSpan { start: span.start.max(start as u32), ..span.clone() }));
+        self.sample
+            .versions
+            .extend(later.map(|span| VersionSpan { start: span.start.max(start as u32), ..span.clone() }));
     }
 
     /// The finished sample; `None` when nothing in it is trained on.

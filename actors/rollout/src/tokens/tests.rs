@@ -59,7 +59,9 @@ fn trained(sample: &Sample) -> Vec<String> {
 fn assert_consistent(sample: &Sample) {
     assert_eq!(sample.tokens.len(), sample.loss_mask.len());
     assert_eq!(sample.tokens.len(), sample.logprobs.len());
-    let in_spans = |place: usize| sample.versions.iter().filter(|span| (span.start as usize..span.end as usize).contains(&place)).count();
+    let in_spans = |place: usize| {
+        sample.versions.iter().filter(|span| (span.start as usize..span.end as usize).contains(&place)).count()
+    };
     for (place, (id, mask)) in sample.tokens.iter().zip(&sample.loss_mask).enumerate() {
         let expected = if *mask == 1 { -(*id as f32) } else { 0.0 };
         assert_eq!(sample.logprobs[place], expected, "log-probabilities stand exactly where the mask is 1");

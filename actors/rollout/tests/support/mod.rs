@@ -16,10 +16,9 @@ use greenroom_messages::sandbox::{
 };
 use greenroom_messages::{BatchId, EngineId, LeaseId, Purpose, RolloutId};
 use greenroom_rollout::agent::{AgentFile, HostFacts, Uname};
-use greenroom_rollout::manager::RolloutManagerInput;
 use greenroom_rollout::{Dataset, RolloutConfig, RolloutManager, RolloutManagerArguments};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
-use ractor::{Actor, ActorRef};
+use ractor::Actor;
 use tokio::sync::mpsc;
 
 pub static TOKENIZER: LazyLock<Arc<Tokenizer>> = LazyLock::new(|| Arc::new(Tokenizer::from_dir(&tiny()).unwrap()));
@@ -114,7 +113,6 @@ pub struct Seen {
 }
 
 pub struct World {
-    pub manager: ActorRef<RolloutManagerInput>,
     pub address: Address<RolloutManagerMessage>,
     pub seen: Arc<Mutex<Seen>>,
     groups: mpsc::UnboundedReceiver<FinishedGroup>,
@@ -178,7 +176,7 @@ pub async fn start(arguments: RolloutManagerArguments, seen: Arc<Mutex<Seen>>) -
         sender.send(*group).map_err(|_| ())
     });
     let (manager, _) = Actor::spawn(None, RolloutManager, arguments).await.unwrap();
-    World { address: Address::adapted(&manager), manager, seen, groups }
+    World { address: Address::adapted(&manager), seen, groups }
 }
 
 pub fn batch(groups: u32, samples_per_group: u32) -> StartBatch {

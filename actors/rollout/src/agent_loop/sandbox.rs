@@ -1,0 +1,140 @@
+//! A claimed sandbox, released whatever happens.
+//!
+//! A claim that is given up closes its reply port, so the pool takes the box back; an answer that came in the same moment
+//! is released here. A held box is released when it is dropped; the normal end waits until nothing of it is left.
+
+use std::collections::BTreeMap;
+
+use greenroom_core::{Address, AskError, Deadline, Reply, ask};
+use greenroom_messages::rollout::{InfraFailure, InfraKind};
+use greenroom_messages::sandbox::{
+    ClaimLease, ClaimedLease, ExecOutcome, ExecRequest, SandboxFailure, SandboxFile, SandboxLeaseMessage,
+    SandboxPoolMessage, Shell,
+};
+use tokio::sync::oneshot;
+
+/// How much later than the work's own time-out a question to the sandbox is given up.
+const ANSWER_GRACE_MS: u64 = 30_000;
+const PUT_FILES_WAIT_MS: u64 = 120_000;
+const RELEASE_WAIT_MS: u64 = 60_000;
+
+/// A failure of the sandbox.
+pub(super) fn sandbox_failed(what: &str, error: impl std::fmt::Display) -> InfraFailure {
+    InfraFailure { kind: InfraKind::Sandbox, message: format!("{what}: {error}") }
+}
+
+/// A box that this rollout holds.
+#[derive(Debug)]
+pub(super) struct HeldBox {
+    address: Address<SandboxLeaseMessage>,
+    workdir: String,
+    is_released: bool,
+}
+
+struct PendingClaim {
+    answer: oneshot::Receiver<Result<ClaimedLease, SandboxFailure>>,
+}
+
+impl Drop for PendingClaim {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(claimed)) = self.answer.try_recv() {
+            drop(HeldBox::new(&claimed, None));
+        }
+    }
+}
+
+/// Claims a box.
+pub(super) async fn claim(
+    pool: &Address<SandboxPoolMessage>,
+    request: ClaimLease,
+) -> Result<ClaimedLease, InfraFailure> {
+    let deadline = Deadline::after_ms(request.wait_ms + ANSWER_GRACE_MS);
+    let (reply, answer) = Reply::channel();
+    let mut pending = PendingClaim { answer };
+    pool.cast(SandboxPoolMessage::Claim(request, reply)).map_err(|gone| sandbox_failed("claim", gone))?;
+    match tokio::time::timeout_at(deadline.instant(), &mut pending.answer).await {
+        Ok(Ok(Ok(claimed))) => Ok(claimed),
+        Ok(Ok(Err(failure))) => Err(sandbox_failed("claim", failure)),
+        Ok(Err(_)) => Err(sandbox_failed("claim", format!("{} dropped the question without an answer", pool.name()))),
+        Err(_) => Err(sandbox_failed("claim", format!("{} did not answer in time", pool.name()))),
+    }
+}
+
+impl HeldBox {
+    /// Holds a claimed box; commands run in `workdir`, the box's own where there is none.
+    pub(super) fn new(claimed: &ClaimedLease, workdir: Option<&str>) -> Self {
+        let workdir = workdir.unwrap_or(&claimed.workdir).to_owned();
+        Self { address: claimed.address.clone(), workdir, is_released: false }
+    }
+
+    pub(super) fn workdir(&self) -> &str {
+        &self.workdir
+    }
+
+    /// Writes files; relative paths start at the working directory.
+    pub(super) async fn put_files(&self, files: &BTreeMap<String, String>) -> Result<(), InfraFailure> {
+        let absolute = |path: &str| match path.starts_with('/') {
+            true => path.to_owned(),
+            false => format!("{}/{path}", self.workdir.trim_end_matches('/')),
+        };
+        let file = |(path, content): (&String, &String)| SandboxFile {
+            path: absolute(path),
+            content: content.clone().into_bytes(),
+            executable: false,
+        };
+        let files: Vec<SandboxFile> = files.iter().map(file).collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let question = |reply| SandboxLeaseMessage::PutFiles(files, reply);
+        flatten("writing files", ask(&self.address, Deadline::after_ms(PUT_FILES_WAIT_MS), question).await)
+    }
+
+    /// Runs one command in the working directory, or in `cwd`.
+    pub(super) async fn exec(&self, request: ExecCall<'_>) -> Result<ExecOutcome, InfraFailure> {
+        let deadline = Deadline::after_ms(request.timeout_ms + ANSWER_GRACE_MS);
+        let cwd = request.cwd.filter(|cwd| !cwd.is_empty()).unwrap_or(&self.workdir);
+        let request = ExecRequest {
+            command: request.command.to_owned(),
+            shell: request.shell,
+            cwd: Some(cwd.to_owned()),
+            env: request.env.cloned().unwrap_or_default(),
+            timeout_ms: request.timeout_ms,
+            output_limit_bytes: request.output_limit_bytes,
+        };
+        let question = |reply| SandboxLeaseMessage::Exec(request, reply);
+        flatten("running a command", ask(&self.address, deadline, question).await)
+    }
+
+    /// Releases the box and waits until nothing of it is left; the error is for the record only.
+    pub(super) async fn release(mut self) -> Result<(), AskError> {
+        self.is_released = true;
+        ask(&self.address, Deadline::after_ms(RELEASE_WAIT_MS), SandboxLeaseMessage::Release).await
+    }
+}
+
+impl Drop for HeldBox {
+    fn drop(&mut self) {
+        if !self.is_released {
+            let (reply, _) = Reply::channel();
+            // A lease that is gone has nothing left to release.
+            let _ = self.address.cast(SandboxLeaseMessage::Release(reply));
+        }
+    }
+}
+
+/// A command to be run; what is absent is the box's own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ExecCall<'a> {
+    pub(super) command: &'a str,
+    pub(super) shell: Shell,
+    pub(super) cwd: Option<&'a str>,
+    pub(super) env: Option<&'a BTreeMap<String, String>>,
+    pub(super) timeout_ms: u64,
+    pub(super) output_limit_bytes: u64,
+}
+
+fn flatten<T>(what: &str, answer: Result<Result<T, SandboxFailure>, AskError>) -> Result<T, InfraFailure> {
+    answer.map_err(|error| sandbox_failed(what, error))?.map_err(|failure| sandbox_failed(what, failure))
+}
