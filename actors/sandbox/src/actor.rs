@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use greenroom_core::{Address, Clock, Reply, Seam, spawn_named};
 use greenroom_messages::run::{JournalMessage, RunEvent};
-use greenroom_messages::sandbox::{
-    ClaimLease, ClaimedLease, SandboxFailure, SandboxPoolMessage,
-};
+use greenroom_messages::sandbox::{ClaimLease, ClaimedLease, SandboxFailure, SandboxPoolMessage};
 use greenroom_messages::{LeaseId, RolloutId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
@@ -279,13 +277,16 @@ impl PoolActorState {
                     Err(SandboxError::CreateFailed { image: image.clone(), stage, detail })
                 }
             };
-            report(&myself, match made {
-                Ok(sandbox) => PoolReport::Created(number, Arc::from(sandbox)),
-                Err(error) => {
-                    tracing::warn!(image, %error, code = error.code(), "cannot make a sandbox");
-                    PoolReport::Event(PoolEvent::CreateFailed(number, error))
-                }
-            });
+            report(
+                &myself,
+                match made {
+                    Ok(sandbox) => PoolReport::Created(number, Arc::from(sandbox)),
+                    Err(error) => {
+                        tracing::warn!(image, %error, code = error.code(), "cannot make a sandbox");
+                        PoolReport::Event(PoolEvent::CreateFailed(number, error))
+                    }
+                },
+            );
         };
         drop(spawn_named(format!("sandbox-created-{number}"), reporter));
     }
@@ -384,7 +385,7 @@ impl PoolActorState {
         }
         self.tick_at_ms = Some(wake_ms);
         // One more, because the clock shows whole milliseconds: an early tick would only be armed again.
-        let wait_ms = wake_ms.saturating_sub(self.clock.elapsed_ms()) + 1;
+        let wait_ms = wake_ms.saturating_sub(self.clock.elapsed_ms()).saturating_add(1);
         myself.send_after(Duration::from_millis(wait_ms), || event(PoolEvent::Tick));
     }
 }

@@ -161,9 +161,15 @@ impl SandboxConfig {
         require(pool.max_creating > 0, "sandbox.pool.max_creating must be at least 1");
         require(pool.warm_boxes <= pool.max_boxes, "sandbox.pool.warm_boxes must not exceed max_boxes");
         require(pool.backoff_first_ms > 0, "sandbox.pool.backoff_first_ms must be at least 1");
-        require(pool.backoff_first_ms <= pool.backoff_max_ms, "sandbox.pool.backoff_max_ms must not be below backoff_first_ms");
+        require(
+            pool.backoff_first_ms <= pool.backoff_max_ms,
+            "sandbox.pool.backoff_max_ms must not be below backoff_first_ms",
+        );
         require(self.local.box_user_id != 0, "sandbox.local.box_user_id must not be 0: boxes never run as root");
-        require(limits.memory_bytes >= 32 << 20, "sandbox.local.limits.memory_bytes must be at least 33554432 (32 MiB)");
+        require(
+            limits.memory_bytes >= 32 << 20,
+            "sandbox.local.limits.memory_bytes must be at least 33554432 (32 MiB)",
+        );
         require(limits.processes >= 4, "sandbox.local.limits.processes must be at least 4");
         require(limits.open_files >= 32, "sandbox.local.limits.open_files must be at least 32");
         require(limits.disk_bytes >= 1 << 20, "sandbox.local.limits.disk_bytes must be at least 1048576 (1 MiB)");

@@ -216,7 +216,7 @@ impl LeaseActorState {
     }
 
     fn arm_tick(&self, myself: &ActorRef<LeaseMessage>) {
-        let wait_ms = self.lease.ends_at_ms().saturating_sub(self.arguments.clock.elapsed_ms()) + 1;
+        let wait_ms = self.lease.ends_at_ms().saturating_sub(self.arguments.clock.elapsed_ms()).saturating_add(1);
         myself.send_after(Duration::from_millis(wait_ms), || LeaseMessage::Tick);
     }
 }

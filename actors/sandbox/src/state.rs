@@ -85,7 +85,9 @@ struct Waiting {
 #[derive(Clone, Debug)]
 enum BoxState {
     Creating,
-    Warm { replace_at_ms: u64 },
+    Warm {
+        replace_at_ms: u64,
+    },
     /// Promised to a claim, and being checked.
     Granted(Waiting),
     Leased,
@@ -130,12 +132,7 @@ impl PoolState {
     }
 
     /// Takes note of an event and says what to do. `next_lease` numbers leases over all pools of a run.
-    pub fn step(
-        &mut self,
-        event: PoolEvent,
-        now_ms: u64,
-        next_lease: &mut impl FnMut() -> LeaseId,
-    ) -> Vec<PoolEffect> {
+    pub fn step(&mut self, event: PoolEvent, now_ms: u64, next_lease: &mut impl FnMut() -> LeaseId) -> Vec<PoolEffect> {
         let mut effects = Vec::new();
         self.fresh_claim = match event {
             PoolEvent::Claimed { claim, .. } => Some(claim),

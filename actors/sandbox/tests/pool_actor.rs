@@ -1,14 +1,16 @@
 //! Pools and leases as actors, over boxes that exist in memory only, in virtual time.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // a failing test panics
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_core::{Address, AskError, Deadline, Faults, Seam, ask, spawn_named};
+use greenroom_messages::RolloutId;
 use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::sandbox::*;
-use greenroom_messages::RolloutId;
 use greenroom_sandbox::*;
 use ractor::Actor;
 use tokio::sync::watch;
@@ -38,7 +40,12 @@ impl Drop for MemoryBox {
 
 #[async_trait]
 impl Provider for Memory {
-    async fn create(&self, image: &ImageSpec, _: &Labels, lifetime_ms: u64) -> Result<Box<dyn SandboxBox>, SandboxError> {
+    async fn create(
+        &self,
+        image: &ImageSpec,
+        _: &Labels,
+        lifetime_ms: u64,
+    ) -> Result<Box<dyn SandboxBox>, SandboxError> {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let mut fail = self.fail.lock().unwrap();
         if *fail > 0 {
@@ -235,7 +242,10 @@ async fn a_lease_expires_as_a_typed_failure_unless_renewed() {
     let hall = open(small()).await;
     let lease = hall.claim(1000, 5000).await.unwrap();
     sleep_ms(800).await;
-    ask(&lease.address, Deadline::after_ms(100), |reply| SandboxLeaseMessage::Renew(2000, reply)).await.unwrap().unwrap();
+    ask(&lease.address, Deadline::after_ms(100), |reply| SandboxLeaseMessage::Renew(2000, reply))
+        .await
+        .unwrap()
+        .unwrap();
     sleep_ms(1500).await;
     assert!(exec(&lease, "true").await.unwrap().is_ok());
     let cut_short = exec(&lease, "sleep 50000").await.unwrap().unwrap_err();

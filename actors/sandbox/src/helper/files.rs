@@ -10,7 +10,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, fstatfs, mkdirat, openat, openat2, renameat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fchmod, fstat, fstatfs, mkdirat, openat, openat2, renameat,
+    unlinkat,
 };
 use rustix::io::Errno;
 

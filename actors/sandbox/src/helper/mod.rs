@@ -57,6 +57,8 @@ pub fn box_init_main() -> ExitCode {
             return ExitCode::from(64);
         }
     };
+    // Directories of the box's tree must be open to the box's user, whatever greenroom's habit is.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut channel = protocol::Channel::new(control);
     let setup: BoxSetup = match channel.receive_setup() {
         Ok(setup) => setup,
@@ -83,7 +85,8 @@ pub fn box_init_main() -> ExitCode {
 /// Takes stdin as the control socket and leaves /dev/null there; closes every other descriptor that slipped in from
 /// greenroom, so that a box can never reach one of greenroom's files.
 fn take_control_socket() -> Result<UnixStream, String> {
-    let threads = std::fs::read_dir("/proc/self/task").map_err(|error| format!("/proc is not readable: {error}"))?.count();
+    let threads =
+        std::fs::read_dir("/proc/self/task").map_err(|error| format!("/proc is not readable: {error}"))?.count();
     if threads != 1 {
         return Err(format!("it must run single-threaded, but there are {threads} threads"));
     }

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount};
 
+use super::SetupFailure;
 use super::copy_tree::copy_tree;
 use super::namespaces::INSIDE_ID;
 use super::protocol::BoxSetup;
-use super::SetupFailure;
 use crate::config::{HOME_INSIDE, WorkTreeStore};
 
 const STAGE: &str = "/tmp";
@@ -244,7 +244,8 @@ fn bind(from: &Path, to: &Path) -> Result<(), SetupFailure> {
 
 /// Binds a tree with all that is mounted below it, every mount of it read-only.
 fn bind_read_only(from: &Path, to: &Path) -> Result<(), SetupFailure> {
-    let failed = |errno: rustix::io::Errno| SetupFailure::io("bind", format!("{} read-only", to.display()))(errno.into());
+    let failed =
+        |errno: rustix::io::Errno| SetupFailure::io("bind", format!("{} read-only", to.display()))(errno.into());
     mount_bind_recursive(from, to).map_err(failed)?;
     let table = fs::read_to_string("/proc/self/mountinfo").map_err(SetupFailure::io("bind", "/proc/self/mountinfo"))?;
     for (point, options) in table.lines().filter_map(mount_of_line).filter(|(point, _)| point.starts_with(to)) {

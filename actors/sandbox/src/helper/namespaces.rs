@@ -182,8 +182,11 @@ fn enter_plainly(setup: BoxSetup, channel: Channel) -> Result<ExitCode, Failed> 
 fn prepare_plainly(setup: &BoxSetup) -> Result<(), SetupFailure> {
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
     rustix::process::setsid().map(drop).or_else(ignore_not_permitted).map_err(SetupFailure::at("session"))?;
-    nix::sys::prctl::set_child_subreaper(true)
-        .map_err(|errno| SetupFailure { stage: "subreaper", detail: errno.to_string(), namespaces_refused: false })?;
+    nix::sys::prctl::set_child_subreaper(true).map_err(|errno| SetupFailure {
+        stage: "subreaper",
+        detail: errno.to_string(),
+        namespaces_refused: false,
+    })?;
     for part in ["work", "home"] {
         let path = setup.box_dir.join(part);
         std::fs::create_dir_all(&path).map_err(SetupFailure::io("work tree", path.display().to_string()))?;

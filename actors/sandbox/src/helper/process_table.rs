@@ -1,6 +1,9 @@
 //! Who lives in the box, what they hold, and how to end them all.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -15,15 +18,15 @@ use crate::config::Isolation;
 struct Inhabitant {
     pid: i32,
     parent: i32,
-    /// Resident memory that is not shared with files or shared memory, in bytes.
-    private_bytes: u64,
+    /// Resident memory that is no file's: anonymous, and shared memory.
+    own_bytes: u64,
 }
 
 /// Sums over the box.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Census {
     pub(crate) processes: u64,
-    pub(crate) private_bytes: u64,
+    pub(crate) own_bytes: u64,
 }
 
 /// The processes of the box, told apart from the host's by the pid namespace or, without one, by descent.
@@ -42,14 +45,25 @@ impl ProcessTable {
     pub(crate) fn census(&self) -> Census {
         self.inhabitants().iter().fold(Census::default(), |sum, one| Census {
             processes: sum.processes + 1,
-            private_bytes: sum.private_bytes + one.private_bytes,
+            own_bytes: sum.own_bytes + one.own_bytes,
         })
     }
 
-    /// The box's anonymous memory with shared pages divided among their holders: exact, and slow.
+    /// The box's memory with shared pages divided among their holders: exact but for processes that end while it is
+    /// summed, and slow.
     pub(crate) fn proportional_bytes(&self) -> u64 {
-        let of = |one: &Inhabitant| proportional_anonymous_bytes(one.pid).unwrap_or(one.private_bytes);
-        self.inhabitants().iter().map(of).sum()
+        self.inhabitants().iter().map(proportional_bytes_of).sum()
+    }
+
+    /// Memory that no process needs to have mapped: files in memory without a name, and System V segments.
+    pub(crate) fn unmapped_bytes(&self) -> u64 {
+        let files: BTreeMap<u64, u64> = self.inhabitants().iter().flat_map(|one| nameless_files(one.pid)).collect();
+        let segments = match self.isolation {
+            Isolation::Namespaces => unattached_segment_bytes(),
+            // The machine's own table tells nothing about a box.
+            Isolation::None => 0,
+        };
+        files.values().sum::<u64>() + segments
     }
 
     /// Kills every process of the box except init, and reaps them, for at most two seconds. Gives the exit status of
@@ -121,23 +135,57 @@ fn keep_descendants(all: &mut Vec<Inhabitant>, ancestor: i32) {
 }
 
 fn read_inhabitant(pid: i32) -> Option<Inhabitant> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the fields after its last parenthesis are state, parent, …
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    if state == "Z" {
-        return None;
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut one = Inhabitant { pid, parent: 0, own_bytes: 0 };
+    for line in status.lines() {
+        let Some((field, value)) = line.split_once(':') else { continue };
+        match field {
+            "State" if value.trim_start().starts_with('Z') => return None,
+            "PPid" => one.parent = value.trim().parse().ok()?,
+            "RssAnon" | "RssShmem" => one.own_bytes += kibibytes(value),
+            _ => {}
+        }
     }
-    let pages = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let mut pages = pages.split_whitespace().skip(1).map(|word| word.parse::<u64>().unwrap_or(0));
-    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    let private_bytes = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
-    Some(Inhabitant { pid, parent, private_bytes })
+    Some(one)
 }
 
-fn proportional_anonymous_bytes(pid: i32) -> Option<u64> {
-    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? << 10)
+fn proportional_bytes_of(one: &Inhabitant) -> u64 {
+    let rollup = match fs::read_to_string(format!("/proc/{}/smaps_rollup", one.pid)) {
+        Ok(rollup) => rollup,
+        // A program may forbid this look; then each of its shared pages counts in full.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return one.own_bytes,
+        // It has just ended.
+        Err(_) => return 0,
+    };
+    let fields = rollup.lines().filter_map(|line| line.split_once(':'));
+    fields.filter(|(field, _)| matches!(*field, "Pss_Anon" | "Pss_Shmem")).map(|(_, value)| kibibytes(value)).sum()
+}
+
+/// A value of /proc such as ` 1234 kB`, in bytes.
+fn kibibytes(value: &str) -> u64 {
+    value.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) << 10
+}
+
+/// Files in memory without a name that a process holds open: inode and bytes of each.
+fn nameless_files(pid: i32) -> Vec<(u64, u64)> {
+    let Ok(listing) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
+    let nameless = listing.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let is_nameless = fs::read_link(&path).ok()?.to_str()?.starts_with("/memfd:");
+        let about = is_nameless.then(|| fs::metadata(&path).ok()).flatten()?;
+        Some((about.ino(), about.blocks() * 512))
+    });
+    nameless.collect()
+}
+
+/// Bytes of the System V segments of the namespace that no process has attached; attached ones count there. Of the
+/// table's columns the 7th is the number of attachments and the 15th the resident bytes.
+fn unattached_segment_bytes() -> u64 {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let resident = table.lines().skip(1).filter_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_unattached = *columns.get(6)? == "0";
+        is_unattached.then(|| columns.get(14)?.parse::<u64>().ok()).flatten()
+    });
+    resident.sum()
 }

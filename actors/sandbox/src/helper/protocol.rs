@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,11 @@ use crate::config::{BoxLimits, Isolation, WorkTreeStore};
 pub(crate) const HEADER_LIMIT_BYTES: u32 = 16 << 20;
 /// A payload longer than this is a broken peer (files and outputs are limited well below).
 pub(crate) const PAYLOAD_LIMIT_BYTES: u32 = 1 << 30;
+
+/// A time from a request as a duration; a year stands for all that is longer, which no clock overflows on.
+pub(crate) fn bounded_duration(wait_ms: u64) -> Duration {
+    Duration::from_millis(wait_ms.min(366 * 24 * 3_600_000))
+}
 
 /// All that a helper must know to make a box.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -45,9 +51,17 @@ pub(crate) struct BoxSetup {
 pub(crate) enum Request {
     Exec(Exec),
     /// The payload is the content.
-    PutFile { path: String, mode: u32 },
-    ReadFile { path: String, limit_bytes: u64 },
-    Renew { lifetime_ms: u64 },
+    PutFile {
+        path: String,
+        mode: u32,
+    },
+    ReadFile {
+        path: String,
+        limit_bytes: u64,
+    },
+    Renew {
+        lifetime_ms: u64,
+    },
 }
 
 /// One command.
@@ -65,13 +79,20 @@ pub(crate) struct Exec {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
     Ready,
-    SetupFailed { stage: String, detail: String, namespaces_refused: bool },
+    SetupFailed {
+        stage: String,
+        detail: String,
+        namespaces_refused: bool,
+    },
     /// The payload is the output that was kept.
     Executed(Executed),
     FilePut,
     /// The payload is the content.
     FileRead,
-    FileFailed { path: String, detail: String },
+    FileFailed {
+        path: String,
+        detail: String,
+    },
     Renewed,
     Expired,
 }

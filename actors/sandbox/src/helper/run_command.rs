@@ -19,7 +19,7 @@ use rustix::process::{Pid, PidfdFlags, WaitStatus, pidfd_open};
 use tokio::time::Instant;
 
 use super::process_table::{ProcessTable, reap};
-use super::protocol::{Exec, Executed};
+use super::protocol::{Exec, Executed, bounded_duration};
 use super::watch::{LimitHit, Watch};
 use crate::output::BoundedOutput;
 
@@ -66,7 +66,7 @@ pub(crate) fn run_command(request: &Exec, around: &mut Surroundings<'_>) -> Afte
         status: None,
         output: BoundedOutput::new(request.output_limit_bytes as usize),
     };
-    let deadline = started + Duration::from_millis(request.timeout_ms);
+    let deadline = started + bounded_duration(request.timeout_ms);
     let exception = loop {
         if running.is_over() {
             break None;
@@ -247,7 +247,9 @@ fn timed_out_text(request: &Exec) -> String {
 
 fn limit_exception(hit: LimitHit, watch: &Watch) -> Exception {
     let (kind, text) = match hit {
-        LimitHit::Memory => ("MemoryLimitExceeded", format!("more than {} bytes of memory", watch.limits().memory_bytes)),
+        LimitHit::Memory => {
+            ("MemoryLimitExceeded", format!("more than {} bytes of memory", watch.limits().memory_bytes))
+        }
         LimitHit::Processes => ("ProcessLimitExceeded", format!("more than {} processes", watch.limits().processes)),
         LimitHit::Disk => ("DiskLimitExceeded", format!("more than {} bytes of disk", watch.limits().disk_bytes)),
     };

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::files::BoxFiles;
 use super::process_table::{ProcessTable, reap};
-use super::protocol::{BoxSetup, Channel, Exec, Reply, Request};
+use super::protocol::{BoxSetup, Channel, Exec, Reply, Request, bounded_duration};
 use super::run_command::{AfterCommand, Surroundings, run_command};
 use super::watch::Watch;
 use crate::config::{HOME_INSIDE, Isolation};
@@ -77,7 +77,7 @@ impl Server {
             workdir,
             workdir_name: (setup.isolation == Isolation::None).then(|| setup.workdir.clone()),
             output_bytes: setup.limits.output_bytes,
-            lifetime_ends: Instant::now() + Duration::from_millis(setup.lifetime_ms),
+            lifetime_ends: Instant::now() + bounded_duration(setup.lifetime_ms),
         }
     }
 
@@ -138,7 +138,7 @@ impl Server {
                 Err(detail) => self.channel.send(&Reply::FileFailed { path, detail }, &[]),
             },
             Request::Renew { lifetime_ms } => {
-                self.lifetime_ends = Instant::now() + Duration::from_millis(lifetime_ms);
+                self.lifetime_ends = Instant::now() + bounded_duration(lifetime_ms);
                 self.channel.send(&Reply::Renewed, &[])
             }
         };

@@ -11,6 +11,9 @@ use super::process_table::ProcessTable;
 use super::protocol::BoxSetup;
 use crate::config::{BoxLimits, HOME_INSIDE, Isolation, WorkTreeStore};
 
+/// Memory outside of processes is rare; finding it means looking at every open file.
+const UNMAPPED_LOOK_EVERY: Duration = Duration::from_millis(200);
+
 /// Which limit of the whole box was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitHit {
@@ -25,6 +28,8 @@ pub(crate) struct Watch {
     /// Directories whose content counts as disk; empty where the file system has the limit itself.
     disk: Vec<PathBuf>,
     next_disk_look: Instant,
+    unmapped_bytes: u64,
+    next_unmapped_look: Instant,
 }
 
 impl Watch {
@@ -34,7 +39,13 @@ impl Watch {
             (Isolation::Namespaces, WorkTreeStore::Disk) => vec![setup.workdir.clone(), PathBuf::from(HOME_INSIDE)],
             (Isolation::Namespaces, WorkTreeStore::Memory) => Vec::new(),
         };
-        Self { limits: setup.limits.clone(), disk, next_disk_look: Instant::now() }
+        Self {
+            limits: setup.limits.clone(),
+            disk,
+            next_disk_look: Instant::now(),
+            unmapped_bytes: 0,
+            next_unmapped_look: Instant::now(),
+        }
     }
 
     pub(crate) fn limits(&self) -> &BoxLimits {
@@ -48,8 +59,14 @@ impl Watch {
         if census.processes > self.limits.processes + 8 {
             return Some(LimitHit::Processes);
         }
-        let memory_bytes = self.limits.memory_bytes;
-        if census.private_bytes > memory_bytes && processes.proportional_bytes() > memory_bytes {
+        if now >= self.next_unmapped_look {
+            self.next_unmapped_look = now + UNMAPPED_LOOK_EVERY;
+            self.unmapped_bytes = processes.unmapped_bytes();
+        }
+        let left = self.limits.memory_bytes.saturating_sub(self.unmapped_bytes);
+        // Twice, because shares grow while the sum is made when holders of shared pages end just then.
+        let exceeds = || processes.proportional_bytes() > left;
+        if census.own_bytes > left && exceeds() && exceeds() {
             return Some(LimitHit::Memory);
         }
         if !self.disk.is_empty() && now >= self.next_disk_look {

@@ -66,6 +66,13 @@ impl BoxClient {
             _ = closing.wait_for(|closing| *closing) => SandboxError::Closed { what: format!("sandbox {}", self.box_id) },
             error = self.serve(&mut errands) => error,
         };
+        self.abandon().await;
+        let removed = directory.remove().await;
+        ended.send_replace(Some(BoxEnd { error, removed }));
+    }
+
+    /// Ends the box: returns when its helper, and with it every process of the box, is gone.
+    pub(crate) async fn abandon(self) {
         let Self { stream, mut helper, box_id } = self;
         drop(stream);
         if tokio::time::timeout(END_WITHIN, helper.wait()).await.is_err() {
@@ -74,8 +81,6 @@ impl BoxClient {
                 tracing::error!(box_id, %error, "cannot kill a sandbox's helper");
             }
         }
-        let removed = directory.remove().await;
-        ended.send_replace(Some(BoxEnd { error, removed }));
     }
 
     async fn serve(&mut self, errands: &mut mpsc::Receiver<Errand>) -> SandboxError {

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::client::{BoxClient, BoxEnd, Errand};
 use super::remove_tree::remove_tree;
 use crate::error::SandboxError;
-use crate::helper::protocol::{Exec, Reply, Request};
+use crate::helper::protocol::{Exec, Reply, Request, bounded_duration};
 use crate::provider::SandboxBox;
 
 /// What a box may take beyond a command's own time-out, to kill its processes and to read what they wrote.
@@ -115,7 +115,7 @@ impl SandboxBox for LocalBox {
             Shell::Sh => "/bin/sh",
             Shell::Bash => "bash",
         };
-        let wait = Duration::from_millis(request.timeout_ms).saturating_add(GRACE);
+        let wait = bounded_duration(request.timeout_ms) + GRACE;
         let exec = Exec {
             shell: shell.to_owned(),
             command: request.command,

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_core::spawn_blocking_named;
+use tokio::sync::OnceCell;
 
 use crate::config::{LocalProviderConfig, WorkTreeStore};
 use crate::error::SandboxError;
@@ -36,6 +37,8 @@ pub struct LocalProvider {
     helper_argv: Vec<String>,
     owner: ProcessMark,
     next_number: AtomicU64,
+    /// Before the first box is made, what others left is removed.
+    swept: OnceCell<()>,
 }
 
 impl LocalProvider {
@@ -55,7 +58,7 @@ impl LocalProvider {
             true => default_helper_argv(),
             false => config.helper_argv.clone(),
         };
-        Ok(Self { config, sandboxes_dir, helper_argv, owner, next_number: AtomicU64::new(0) })
+        Ok(Self { config, sandboxes_dir, helper_argv, owner, next_number: AtomicU64::new(0), swept: OnceCell::new() })
     }
 
     /// Makes and destroys an empty box: the first thing a run does, so that a machine that cannot is known at once.
@@ -64,12 +67,22 @@ impl LocalProvider {
         probe.destroy().await
     }
 
+    async fn sweep_first(&self) -> Result<(), SandboxError> {
+        let report = self.sweep().await?;
+        if !report.removed.is_empty() {
+            let (removed, killed) = (report.removed.len(), report.killed_processes);
+            tracing::info!(removed, killed, "removed sandboxes that an earlier greenroom left behind");
+        }
+        Ok(())
+    }
+
     fn make_box_dir(&self, labels: &Labels) -> Result<(String, PathBuf), SandboxError> {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         // The start time keeps names apart when a process number comes again, as in a container it always does.
         let box_id = format!("{}-{}-{number}", self.owner.process_id, self.owner.started_ticks);
         let box_dir = self.sandboxes_dir.join(&box_id);
-        let failed = |error: std::io::Error| SandboxError::Directory { path: box_dir.clone(), detail: error.to_string() };
+        let failed =
+            |error: std::io::Error| SandboxError::Directory { path: box_dir.clone(), detail: error.to_string() };
         std::fs::create_dir(&box_dir).map_err(failed)?;
         let record = BoxRecord { owner: self.owner.clone(), helper: None, labels: labels.clone() };
         record.write(&box_dir).map_err(failed)?;
@@ -99,8 +112,10 @@ impl LocalProvider {
             stage: stage.to_owned(),
             detail,
         };
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|error| failed("socket", error.to_string()))?;
-        let (program, arguments) = self.helper_argv.split_first().ok_or_else(|| failed("helper", "no program".into()))?;
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(|error| failed("socket", error.to_string()))?;
+        let (program, arguments) =
+            self.helper_argv.split_first().ok_or_else(|| failed("helper", "no program".into()))?;
         let mut command = tokio::process::Command::new(program);
         command
             .args(arguments)
@@ -108,6 +123,8 @@ impl LocalProvider {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // Ctrl-C on a terminal is greenroom's to answer, not its boxes'.
+            .process_group(0)
             .kill_on_drop(true);
         // The program may be linked against libraries that only this finds; the box itself never sees it.
         if let Some(value) = std::env::var_os("LD_LIBRARY_PATH") {
@@ -121,20 +138,19 @@ impl LocalProvider {
         record.write(&setup.box_dir).map_err(|error| failed("owner file", error.to_string()))?;
         let mut client =
             BoxClient::new(&setup.box_id, ours, helper).map_err(|error| failed("socket", error.to_string()))?;
-        let wait = Duration::from_millis(self.config.create_timeout_ms);
-        let reply = match tokio::time::timeout(wait, client.start(setup)).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(error)) => return Err(failed("helper", format!("{program} ended early: {error}"))),
-            Err(_) => return Err(failed("helper", format!("not ready after {} ms", self.config.create_timeout_ms))),
-        };
-        match reply {
-            Reply::Ready => Ok(client),
-            Reply::SetupFailed { stage, detail, namespaces_refused: true } => {
-                Err(SandboxError::NamespacesUnavailable { stage, detail, remedy: remedy() })
+        let wait_ms = self.config.create_timeout_ms;
+        let error = match tokio::time::timeout(Duration::from_millis(wait_ms), client.start(setup)).await {
+            Ok(Ok(Reply::Ready)) => return Ok(client),
+            Ok(Ok(Reply::SetupFailed { stage, detail, namespaces_refused: true })) => {
+                SandboxError::NamespacesUnavailable { stage, detail, remedy: remedy() }
             }
-            Reply::SetupFailed { stage, detail, .. } => Err(failed(&stage, detail)),
-            other => Err(failed("helper", format!("it answered {other:?}"))),
-        }
+            Ok(Ok(Reply::SetupFailed { stage, detail, .. })) => failed(&stage, detail),
+            Ok(Ok(other)) => failed("helper", format!("it answered {other:?}")),
+            Ok(Err(error)) => failed("helper", format!("{program} ended early: {error}")),
+            Err(_) => failed("helper", format!("not ready after {wait_ms} ms")),
+        };
+        client.abandon().await;
+        Err(error)
     }
 }
 
@@ -147,6 +163,7 @@ impl Provider for LocalProvider {
         lifetime_ms: u64,
     ) -> Result<Box<dyn SandboxBox>, SandboxError> {
         check_image(image)?;
+        self.swept.get_or_try_init(|| self.sweep_first()).await?;
         let (box_id, box_dir) = self.make_box_dir(labels)?;
         // Removes the directory also when this future is dropped half-way.
         let mut directory = local_box::BoxDirectory::new(box_dir.clone());

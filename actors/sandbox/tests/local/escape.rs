@@ -19,7 +19,8 @@ async fn there_is_no_network() {
     let (output, returncode) = run(&*sandbox, &connect).await;
     assert!(returncode == 1 && output.contains("Connection refused"), "{output}");
     assert!(listener.accept().is_err(), "the host's listener was reached");
-    let (output, returncode) = run(&*sandbox, "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'").await;
+    let (output, returncode) =
+        run(&*sandbox, "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'").await;
     assert!(returncode == 1 && output.contains("gaierror"), "{output}");
     let (output, returncode) =
         run(&*sandbox, "python3 -c 'import socket; socket.create_connection((\"1.1.1.1\", 53), 2)'").await;
@@ -104,6 +105,13 @@ async fn a_memory_bomb_is_contained() {
     let family = "for i in 1 2 3 4; do python3 -c 'import time; x = b\"x\" * (90 << 20); time.sleep(15)' & done; wait";
     let (kind, message, _) = exception(&*sandbox, request(family)).await;
     assert_eq!(kind, "MemoryLimitExceeded", "{message}");
+    for outside_of_rlimits in [
+        "import mmap, time; m = mmap.mmap(-1, 400 << 20)\nfor i in range(0, 400 << 20, 4096): m[i] = 1\ntime.sleep(15)",
+        "import os, time; f = [os.memfd_create(\"x\") for i in range(8)]\nfor x in f: os.write(x, b\"x\" * (60 << 20))\ntime.sleep(15)",
+    ] {
+        let (kind, message, _) = exception(&*sandbox, request(&format!("python3 -c '{outside_of_rlimits}'"))).await;
+        assert_eq!(kind, "MemoryLimitExceeded", "{message}: {outside_of_rlimits}");
+    }
     // The same memory shared by forked processes counts once.
     let shared = "python3 -c 'import os, time\nx = b\"x\" * (90 << 20)\nfor i in range(4): os.fork() or (time.sleep(0.3), os._exit(0))\n\
                   for i in range(4): os.wait()\nprint(\"shared\")'";

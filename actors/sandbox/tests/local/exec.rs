@@ -22,6 +22,11 @@ async fn output_is_merged_in_order_and_nothing_is_kept_between_commands() {
         ("ls", "hello.txt\nkept\nsub\n", 0),
         ("", "", 0),
         ("echo $HOME $USER; id -un; touch ~/x /tmp/y", "/home/agent agent\nagent\n", 0),
+        (
+            "git init -q . && git add . && git -c user.name=a -c user.email=b commit -qm c && rm -rf .git; echo $?",
+            "0\n",
+            0,
+        ),
         ("printf '\\377\\000'", "\u{fffd}\0", 0),
         ("echo x > /dev/null; head -c 2 /dev/zero | wc -c; ls /dev/fd/0", "2\n/dev/fd/0\n", 0),
     ];
@@ -36,7 +41,8 @@ async fn shell_directory_and_environment_are_the_request_s() {
     let site = site(config());
     let mut image = site.image();
     image.env.insert("PAGER".into(), "cat".into());
-    let sandbox = greenroom_sandbox::Provider::create(&site.provider, &image, &Default::default(), 60_000).await.unwrap();
+    let sandbox =
+        greenroom_sandbox::Provider::create(&site.provider, &image, &Default::default(), 60_000).await.unwrap();
     let bash = ExecRequest {
         shell: Shell::Bash,
         cwd: Some("sub".into()),
@@ -67,6 +73,8 @@ async fn a_command_that_cannot_start_is_an_observation() {
         let told = exception(&*sandbox, request).await;
         assert_eq!(told, (kind.to_owned(), message.to_owned(), String::new()));
     }
+    let patient = ExecRequest { timeout_ms: u64::MAX, output_limit_bytes: u64::MAX, ..request("echo fine") };
+    assert_eq!(text(&sandbox.exec(patient).await.unwrap()), "fine\n");
     let longest = format!("#{}", "x".repeat(131_070));
     assert_eq!(run(&*sandbox, &longest).await, (String::new(), 0));
 }

@@ -103,13 +103,13 @@ async fn a_sweep_removes_what_cannot_be_read_and_follows_no_link() {
     let outside = site.dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("file"), "stays").unwrap();
+    let labels: Labels = [("run".to_owned(), "r".to_owned())].into();
+    let sandbox = site.provider.create(&site.image(), &labels, 60_000).await.unwrap();
     let left = site.sandboxes_dir().join("1-2-3");
     std::fs::create_dir_all(left.join("store/work/locked/deep")).unwrap();
     std::fs::write(left.join("store/work/locked/deep/file"), "x").unwrap();
     symlink(&outside, left.join("store/work/link")).unwrap();
     std::fs::set_permissions(left.join("store/work/locked"), std::fs::Permissions::from_mode(0o000)).unwrap();
-    let labels: Labels = [("run".to_owned(), "r".to_owned())].into();
-    let sandbox = site.provider.create(&site.image(), &labels, 60_000).await.unwrap();
     let listed = site.provider.list(&labels).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert!(listed[0].owner_lives && listed[0].box_id == sandbox.box_id());
@@ -117,6 +117,15 @@ async fn a_sweep_removes_what_cannot_be_read_and_follows_no_link() {
     assert_eq!((swept.removed, swept.kept.len()), (vec!["1-2-3".to_owned()], 1));
     assert_eq!(std::fs::read_to_string(outside.join("file")).unwrap(), "stays");
     assert_eq!(run(&*sandbox, "echo fine").await.0, "fine\n");
+}
+
+#[tokio::test]
+async fn the_first_box_sweeps_what_an_earlier_greenroom_left() {
+    let site = site(config());
+    std::fs::create_dir(site.sandboxes_dir().join("1-2-3")).unwrap();
+    let sandbox = site.make_box().await;
+    let left: Vec<_> = site.provider.list(&Labels::new()).await.unwrap().into_iter().map(|left| left.box_id).collect();
+    assert_eq!(left, [sandbox.box_id()]);
 }
 
 #[tokio::test]

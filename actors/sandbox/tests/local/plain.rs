@@ -25,7 +25,8 @@ async fn commands_files_and_deadlines_work_as_with_walls() {
 }
 
 async fn leave_survivors(sandbox: &dyn SandboxBox, seconds: &str) {
-    let command = format!("setsid sleep {seconds} > /dev/null 2>&1 & (setsid sleep {seconds} > /dev/null 2>&1 &) ; echo");
+    let command =
+        format!("setsid sleep {seconds} > /dev/null 2>&1 & (setsid sleep {seconds} > /dev/null 2>&1 &) ; echo");
     run(sandbox, &command).await;
     until("they run", || processes_with(seconds).len() >= 2).await;
 }
