@@ -4,6 +4,7 @@
 //! task that any answer would solve (no tests, no grading command) is refused. The order of tasks is an endless sequence
 //! of epochs, each shuffled anew, and a pure function of seed and position, so that a resumed run goes on where it was.
 
+pub mod make;
 mod order;
 mod row;
 mod task;

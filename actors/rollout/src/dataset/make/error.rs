@@ -1,0 +1,108 @@
+//! What can go wrong while tasks are made.
+
+use std::path::{Path, PathBuf};
+
+use greenroom_core::ErrorPage;
+
+use crate::agent::AgentError;
+
+/// Tasks could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// The built-in content contradicts itself (GR0320).
+    #[error("built-in content, {place}: {reason}: mend the file under config/quickstart")]
+    Content {
+        /// File and line or name.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A program that is needed is missing, failed or took too long (GR0321).
+    #[error("`{command}` failed ({reason}): git and python3 must be installed and work from a terminal")]
+    Program {
+        /// The command.
+        command: String,
+        /// Exit status and the end of its output.
+        reason: String,
+    },
+    /// A task does not hold what it promises (GR0322).
+    #[error("task {task} is not usable: {reason}")]
+    Check {
+        /// The task.
+        task: String,
+        /// Which promise broke.
+        reason: String,
+    },
+    /// A file or folder cannot be read or written (GR0323).
+    #[error("{path}: {reason}: choose another folder, or make room and give write access")]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The tokenizer could not be trained (GR0324).
+    #[error("the tokenizer could not be made: {reason}")]
+    Tokenizer {
+        /// What the library said.
+        reason: String,
+    },
+    /// The agent file does not fit (its own codes).
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+}
+
+impl MakeError {
+    /// The stable code of this error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Content { .. } => "GR0320",
+            Self::Program { .. } => "GR0321",
+            Self::Check { .. } => "GR0322",
+            Self::File { .. } => "GR0323",
+            Self::Tokenizer { .. } => "GR0324",
+            Self::Agent(_) => "GR0311",
+        }
+    }
+
+    pub(super) fn content(place: impl Into<String>, reason: impl ToString) -> Self {
+        Self::Content { place: place.into(), reason: reason.to_string() }
+    }
+
+    pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
+        Self::File { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    pub(super) fn check(task: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Check { task: task.into(), reason: reason.into() }
+    }
+}
+
+/// The pages of these codes.
+pub const MAKE_ERRORS: &[ErrorPage] = &[
+    ErrorPage {
+        code: "GR0320",
+        cause: "the quickstart's own content (projects, bugs, commands, agent file) contradicts itself",
+        remedy: "the message names file and line under config/quickstart; it was edited, or this is a defect",
+    },
+    ErrorPage {
+        code: "GR0321",
+        cause: "git, python3, sh or timeout is missing, failed, or took too long while tasks were made",
+        remedy: "install git, python3 and coreutils and try the command of the message in a terminal",
+    },
+    ErrorPage {
+        code: "GR0322",
+        cause: "a made task does not hold what it promises: the fix must earn 1, doing nothing 0, in every run",
+        remedy: "the message says which promise broke; a machine under heavy load may need another try",
+    },
+    ErrorPage {
+        code: "GR0323",
+        cause: "a folder for tasks cannot be written, or holds something that was not made here",
+        remedy: "choose an empty folder with some free space",
+    },
+    ErrorPage {
+        code: "GR0324",
+        cause: "the quickstart's tokenizer could not be trained from its text",
+        remedy: "this is a defect of the build; report the message",
+    },
+];
