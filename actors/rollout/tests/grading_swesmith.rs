@@ -164,6 +164,8 @@ fn time_outs_and_broken_runs_are_told_apart() {
     assert!(matches!(never_began, Err(GradeError::CouldNotRun { .. })), "{never_began:?}");
     let slow_preparation = task.judge_preparation(&CommandOutcome::timed_out(""));
     assert!(matches!(slow_preparation, Err(GradeError::CouldNotRun { .. })), "{slow_preparation:?}");
+    let slow_resolution = InstanceCommits::parse(INSTANCE, &CommandOutcome::timed_out(""));
+    assert!(matches!(slow_resolution, Err(GradeError::CouldNotRun { .. })), "{slow_resolution:?}");
     let mut pytest = task;
     pytest.parser = LogParser::PytestVerbose;
     let collection_error = "===== test session starts =====\ncollected 3 items / 1 error\n\nERROR tests/test_a.py\n\

@@ -63,7 +63,8 @@ impl InstanceCommits {
     /// its own is refused: its parent would be the original code, and an empty change would earn the reward.
     pub fn parse(instance_id: &str, outcome: &CommandOutcome) -> Result<Self, GradeError> {
         let refused = |detail: String| GradeError::UngradableTask { instance_id: instance_id.to_owned(), detail };
-        if let Some(detail) = plan::could_not_run(outcome) {
+        let too_slow = outcome.timed_out.then(|| format!("it took longer than {} s", PREPARATION_TIMEOUT.as_secs()));
+        if let Some(detail) = plan::could_not_run(outcome).or(too_slow) {
             let instance_id = instance_id.to_owned();
             return Err(GradeError::CouldNotRun { instance_id, purpose: RESOLUTION, detail });
         }
