@@ -72,18 +72,29 @@ fn cached_forward_agrees_with_transformers_however_the_prompt_is_cut() {
 
 #[test]
 fn the_invariant_plan_gives_the_same_bits_however_the_prompt_is_cut() {
-    let sizes = TinyModel { num_key_value_heads: 1, ..TinyModel::default() };
-    let config = ModelConfig::tiny(&sizes).unwrap();
-    let parameters = Parameters::init(&config, 5).unwrap();
-    let (network, _views) = Network::for_generation(&config, &parameters).unwrap();
-    let ids: Vec<i64> = (0..200).map(|n| (n * 7919) % 1024).collect();
-    let reference = cached_logits(&network, &ids, &[0, 20, 80, 200], 1, RowPlan::Invariant);
-    for step in [5, 16, 128] {
-        let logits = cached_logits(&network, &ids, &[0, 20, 80, 200], step, RowPlan::Invariant);
-        assert!(logits.equal(&reference), "step {step} differs by {}", max_abs_difference(&logits, &reference));
+    // Heads alone and in groups, sizes that fill vector registers and sizes that do not.
+    for (heads, key_heads, head_dim, hidden_size) in [(5, 1, 32, 160), (4, 4, 32, 128), (4, 2, 16, 48), (3, 1, 6, 36)] {
+        let sizes = TinyModel {
+            num_attention_heads: heads,
+            num_key_value_heads: key_heads,
+            head_dim,
+            hidden_size,
+            vocab_size: 1021,
+            ..TinyModel::default()
+        };
+        let config = ModelConfig::tiny(&sizes).unwrap();
+        let parameters = Parameters::init(&config, 5).unwrap();
+        let (network, _views) = Network::for_generation(&config, &parameters).unwrap();
+        let ids: Vec<i64> = (0..200).map(|n| (n * 7919) % 1021).collect();
+        let reference = cached_logits(&network, &ids, &[0, 20, 80, 200], 1, RowPlan::Invariant);
+        for step in [5, 16, 128] {
+            let logits = cached_logits(&network, &ids, &[0, 20, 80, 200], step, RowPlan::Invariant);
+            let difference = max_abs_difference(&logits, &reference);
+            assert!(logits.equal(&reference), "{sizes:?}: step {step} differs by {difference}");
+        }
+        let alone = cached_logits(&network, &ids[80..], &[0, 120], 3, RowPlan::Invariant);
+        assert!(alone.equal(&reference.narrow(0, 80, 120)), "{sizes:?}: alone and among others differ");
     }
-    let alone = cached_logits(&network, &ids[80..], &[0, 120], 3, RowPlan::Invariant);
-    assert!(alone.equal(&reference.narrow(0, 80, 120)), "alone and among others differ");
 }
 
 #[test]

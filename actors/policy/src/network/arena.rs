@@ -3,12 +3,15 @@
 //! Layout `[(slots + 1) * slot_length, key_value_heads * head_dim]`, so that new rows of any requests are written with one
 //! indexed copy, and a slot's first `n` rows are a strided view without a copy. The slot after the last is scratch: padding
 //! rows write there and nobody reads it. Memory is not touched before use: on the CPU an unused slot costs address space
-//! only.
+//! only. Slots begin on cache lines, so that the matrix library treats them all alike.
 
 use tch::{Device, Kind, Tensor};
 
 use crate::error::PolicyError;
 use crate::model::ModelConfig;
+
+/// Sixteen rows are whole cache lines, whatever the (even) width of a row and the kind of its numbers.
+const SLOT_ROWS_MULTIPLE: usize = 16;
 
 /// Keys and values, by layer.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct KeyValueArena {
     values: Vec<Tensor>,
     slots: usize,
     slot_length: usize,
+    /// Rows from one slot to the next.
+    slot_rows: usize,
     heads: i64,
     head_dim: i64,
 }
@@ -34,11 +39,12 @@ impl KeyValueArena {
         device: Device,
     ) -> Result<Self, PolicyError> {
         let (heads, head_dim) = (config.num_key_value_heads as i64, config.head_dim as i64);
-        let shape = [((slots + 1) * slot_length) as i64, heads * head_dim];
+        let slot_rows = slot_length.next_multiple_of(SLOT_ROWS_MULTIPLE);
+        let shape = [((slots + 1) * slot_rows) as i64, heads * head_dim];
         let make = || -> Result<Vec<Tensor>, PolicyError> {
             (0..config.num_hidden_layers).map(|_| Ok(Tensor::f_empty(shape, (kind, device))?)).collect()
         };
-        Ok(Self { keys: make()?, values: make()?, slots, slot_length, heads, head_dim })
+        Ok(Self { keys: make()?, values: make()?, slots, slot_length, slot_rows, heads, head_dim })
     }
 
     /// Number of slots, scratch not counted.
@@ -55,7 +61,7 @@ impl KeyValueArena {
 
     /// The row of the arena that holds a position of a slot.
     pub(crate) fn row(&self, slot: usize, position: usize) -> i64 {
-        (slot * self.slot_length + position) as i64
+        (slot * self.slot_rows + position) as i64
     }
 
     /// The row that padding writes to.

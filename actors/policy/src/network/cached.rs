@@ -8,7 +8,7 @@
 //!   neighbours, not on how its prompt was cut or which prefix was cached. By construction: every pass has exactly
 //!   [`INVARIANT_ROWS`] rows (padded with scratch), so each matrix product has the same shape always, and row `i` of a
 //!   product does not depend on the other rows; attention is one call per row, whose shape depends on the row's position
-//!   only. This costs about a fifth of the decoding speed, and prompts several times as long.
+//!   only, on operands that are aligned alike. This costs about a fifth of the decoding speed, and prompts several times as long.
 
 use tch::{Kind, Tensor};
 
@@ -19,7 +19,10 @@ use crate::error::PolicyError;
 
 /// Rows of a pass under [`RowPlan::Invariant`]. Enough that the matrix library takes its general path, few enough that a
 /// lone request wastes little.
-pub const INVARIANT_ROWS: usize = 16;
+pub const INVARIANT_ROWS: usize = 32;
+
+/// libtorch's own allocations begin on such a line.
+const CACHE_LINE_BYTES: usize = 64;
 
 /// One token to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +153,7 @@ fn attend_cached(
     let mut parts = Vec::with_capacity(runs.len() + 1);
     for run in runs {
         let (key, value) = arena.read(layer, run.slot, run.start + run.count)?;
-        let of_run = query.f_narrow(0, run.first as i64, run.count as i64)?;
+        let of_run = align(query.f_narrow(0, run.first as i64, run.count as i64)?, &grouped_shape)?;
         parts.push(if run.count == 1 {
             attend_one(&of_run, &key, &value)?
         } else {
@@ -164,6 +167,16 @@ fn attend_cached(
     }
     let attended = if parts.len() == 1 { parts.remove(0) } else { Tensor::f_cat(&parts, 0)? };
     Ok(attended.f_reshape([rows, query_heads * head_dim])?)
+}
+
+/// The matrix library chooses its ways by the alignment of what it is given, and the last bits with them: a row that does
+/// not begin on a cache line, as rows of odd widths may, is copied to where it does.
+fn align(rows: Tensor, whole_shape: &[i64; 4]) -> Result<Tensor, PolicyError> {
+    let row_bytes = whole_shape[1..].iter().product::<i64>() as usize * rows.kind().elt_size_in_bytes();
+    if row_bytes.is_multiple_of(CACHE_LINE_BYTES) {
+        return Ok(rows);
+    }
+    Ok(rows.f_to_device_(rows.device(), rows.kind(), false, true)?)
 }
 
 /// One row, `[1, key_heads, group, head_dim]`. All query heads of a group see the same keys, so that they can stand where
