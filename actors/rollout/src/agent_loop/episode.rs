@@ -23,6 +23,8 @@ use crate::tokens::History;
 const SETUP_BACKOFF: Duration = Duration::from_secs(2);
 /// How much of a failed set-up's output its message holds, in characters.
 const SETUP_TAIL: usize = 300;
+/// How much of a grading command's output is kept: a lost line of a test log is a lost result.
+const GRADING_OUTPUT_BYTES: u64 = 64 << 20;
 /// The name mini-swe-agent's users know for a prompt that became too long.
 const CONTEXT_EXCEEDED: &str = "ContextWindowExceededError";
 
@@ -253,7 +255,10 @@ impl Episode<'_> {
                     grader.on_files_written().map_err(failed)?;
                 }
                 GradeStep::Run(command) => {
-                    let call = self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64);
+                    let call = ExecCall {
+                        output_limit_bytes: GRADING_OUTPUT_BYTES,
+                        ..self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64)
+                    };
                     let outcome = command_outcome(held.exec(call).await?);
                     grader.on_outcome(&outcome).map_err(failed)?;
                 }

@@ -138,3 +138,49 @@ pub(super) struct ExecCall<'a> {
 fn flatten<T>(what: &str, answer: Result<Result<T, SandboxFailure>, AskError>) -> Result<T, InfraFailure> {
     answer.map_err(|error| sandbox_failed(what, error))?.map_err(|failure| sandbox_failed(what, failure))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use greenroom_messages::{BatchId, GroupId, LeaseId, Purpose, RolloutId};
+    use tokio::time::{Duration, timeout};
+
+    use super::*;
+
+    fn request() -> ClaimLease {
+        let group = GroupId { batch: BatchId { purpose: Purpose::Train, number: 1 }, index: 0 };
+        ClaimLease { rollout: RolloutId { group, sample: 0, attempt: 0 }, lifetime_ms: 1, wait_ms: 1000 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_box_given_in_the_moment_in_which_its_claim_is_dropped_is_released() {
+        let asked = Arc::new(Mutex::new(None));
+        let released = Arc::new(Mutex::new(0));
+        let (asked_by_pool, count) = (asked.clone(), released.clone());
+        let pool = Address::of_function("pool", move |message| {
+            if let SandboxPoolMessage::Claim(_, reply) = message {
+                *asked_by_pool.lock().unwrap() = Some(reply);
+            }
+            Ok(())
+        });
+        let lease = Address::of_function("lease", move |message| {
+            *count.lock().unwrap() += u32::from(matches!(message, SandboxLeaseMessage::Release(_)));
+            Ok(())
+        });
+        let mut claiming = Box::pin(claim(&pool, request()));
+        assert!(timeout(Duration::from_millis(1), &mut claiming).await.is_err(), "the claim waits");
+        let claimed = ClaimedLease {
+            lease: LeaseId(1),
+            image: "py".to_owned(),
+            address: lease,
+            workdir: "/work".to_owned(),
+            warm: false,
+            waited_ms: 0,
+        };
+        let reply: Reply<_> = asked.lock().unwrap().take().unwrap();
+        assert!(reply.send(Ok(claimed)), "the pool thinks that the box is held");
+        drop(claiming);
+        assert_eq!(*released.lock().unwrap(), 1);
+    }
+}

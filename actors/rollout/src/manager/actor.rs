@@ -13,7 +13,7 @@ use greenroom_messages::run::{ConductorMessage, JournalMessage};
 use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_messages::{GroupId, Purpose, RolloutId};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::task::JoinHandle;
 use tokio::time::Duration;
 
@@ -125,8 +125,11 @@ pub struct RolloutManagerState {
     state: ManagerState,
     loops: BTreeMap<RolloutId, RunningLoop>,
     rollouts: BTreeMap<ActorId, RolloutId>,
-    timer: Option<(u64, JoinHandle<Result<(), ractor::MessagingErr<RolloutManagerInput>>>)>,
+    timer: Option<Timer>,
 }
+
+/// What the actor's timer is set for, in milliseconds of the seam's clock, and the timer itself.
+type Timer = (u64, JoinHandle<Result<(), MessagingErr<RolloutManagerInput>>>);
 
 struct RunningLoop {
     cell: ActorCell,

