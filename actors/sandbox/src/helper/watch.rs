@@ -63,10 +63,11 @@ impl Watch {
             self.next_unmapped_look = now + UNMAPPED_LOOK_EVERY;
             self.unmapped_bytes = processes.unmapped_bytes();
         }
-        let left = self.limits.memory_bytes.saturating_sub(self.unmapped_bytes);
+        // The exact look also looks anew at what is unmapped: it may have been freed since.
+        let limit = self.limits.memory_bytes;
+        let exceeds = || processes.proportional_bytes() + processes.unmapped_bytes() > limit;
         // Twice, because shares grow while the sum is made when holders of shared pages end just then.
-        let exceeds = || processes.proportional_bytes() > left;
-        if census.own_bytes > left && exceeds() && exceeds() {
+        if census.own_bytes + self.unmapped_bytes > limit && exceeds() && exceeds() {
             return Some(LimitHit::Memory);
         }
         if !self.disk.is_empty() && now >= self.next_disk_look {
