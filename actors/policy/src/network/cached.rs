@@ -8,7 +8,8 @@
 //!   neighbours, not on how its prompt was cut or which prefix was cached. By construction: every pass has exactly
 //!   [`INVARIANT_ROWS`] rows (padded with scratch), so each matrix product has the same shape always, and row `i` of a
 //!   product does not depend on the other rows; attention is one call per row, whose shape depends on the row's position
-//!   only, on operands that are aligned alike. This costs about a fifth of the decoding speed, and prompts several times as long.
+//!   only, on operands that are aligned alike. This costs about a third of the speed with many requests (prompts more than
+//!   decoding), and more for a lone one.
 
 use tch::{Kind, Tensor};
 
