@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use greenroom_core::Seed;
-use greenroom_rollout::dataset::make::{QuickstartData, quickstart};
+use greenroom_rollout::dataset::make::{BugsRequest, QuickstartData, bugs, quickstart};
 use greenroom_rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, SweSmithTask};
 use greenroom_rollout::{Dataset, Task};
 use serde_json::Value;
@@ -41,8 +41,8 @@ fn succeed(folder: &Path, command: &str, input: &str) -> String {
 }
 
 /// A sandbox's work tree: a copy of the image, files staged, set up.
-fn work_tree(data: &QuickstartData, task: &Task, folder: &Path) -> Option<InstanceCommits> {
-    let image = &data.images[&task.image];
+fn work_tree(images: &BTreeMap<String, PathBuf>, task: &Task, folder: &Path) -> Option<InstanceCommits> {
+    let image = &images[&task.image];
     succeed(Path::new("/"), &format!("cp -a '{}' '{}'", image.display(), folder.display()), "");
     for (path, text) in &task.files {
         std::fs::write(folder.join(path), text).unwrap();
@@ -61,7 +61,7 @@ fn reward(task: &Task, folder: &Path, commits: Option<InstanceCommits>) -> f64 {
                 grader.on_files_written().unwrap();
             }
             GradeStep::Run(step) => grader.on_outcome(&run(folder, &step.command, "")).unwrap(),
-            GradeStep::Done(grade) => return grade.reward.into(),
+            GradeStep::Done(grade) => return grade.reward,
         }
     }
 }
@@ -81,11 +81,11 @@ fn each_task_is_worth_1_with_its_fix_and_0_without() {
             assert!(ids.insert(task.id.clone()), "{} is in both splits", task.id.as_str());
             let box_of = |name: &str| folder.path().join(format!("{name}-{}", ids.len()));
             let idle = box_of("idle");
-            let commits = work_tree(&data, task, &idle);
+            let commits = work_tree(&data.images, task, &idle);
             assert_eq!(reward(task, &idle, commits), 0.0, "{} is worth something untouched", task.id.as_str());
             let Some(patch) = row["metadata"]["bug_patch"].as_str() else { continue };
             let fixed = box_of("fixed");
-            let commits = work_tree(&data, task, &fixed);
+            let commits = work_tree(&data.images, task, &fixed);
             let history = succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
             assert_eq!(history.lines().next().unwrap().trim(), "2", "only the instance's own commits are left");
             let right = patch.lines().find(|line| line.starts_with('-') && !line.starts_with("---")).unwrap();
@@ -123,4 +123,30 @@ fn same_seed_gives_the_same_data() {
     assert_eq!(first, second);
     assert_eq!((first.0, first.1, first.2), (other.0, other.1, other.2), "the seed changes only the demonstrations");
     assert_ne!(first.3, other.3);
+}
+
+#[test]
+#[ignore = "fetches a project from PyPI; GREENROOM_TEST_PYTHON names a Python with pip and pytest"]
+fn tasks_from_a_real_project_are_worth_1_with_their_fix_and_0_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let python = std::env::var("GREENROOM_TEST_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned());
+    let request = BugsRequest {
+        packages: vec!["inflection==0.5.1".parse().unwrap()],
+        tasks_per_package: 3,
+        seed: Seed::new(7),
+        python: PathBuf::from(python),
+    };
+    let data = bugs(&folder.path().join("data"), &request, &|step| println!("{}", step.what)).unwrap();
+    let dataset = Dataset::load(&data.tasks).unwrap();
+    assert_eq!(dataset.tasks().len(), 3);
+    for (number, (task, row)) in dataset.tasks().iter().zip(rows(&data.tasks)).enumerate() {
+        for (name, patch, worth) in [("idle", None, 0.0), ("fixed", row["metadata"]["bug_patch"].as_str(), 1.0)] {
+            let tree = folder.path().join(format!("{name}-{number}"));
+            let commits = work_tree(&data.images, task, &tree);
+            if let Some(patch) = patch {
+                succeed(&tree, "git apply -R", patch);
+            }
+            assert_eq!(reward(task, &tree, commits), worth, "{} {name}", task.id.as_str());
+        }
+    }
 }

@@ -7,7 +7,7 @@ use super::error::MakeError;
 use super::process::{run, shell};
 
 /// The image of a task without a repository.
-pub(super) const BLANK_IMAGE: &str = "greenroom/blank";
+pub(super) const BLANK_IMAGE: &str = "blank";
 
 /// One question about one file.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl CommandTask {
                 "instance_id": self.id,
                 "task": self.text,
                 "image": BLANK_IMAGE,
-                "pool": BLANK_IMAGE.replace('/', "-"),
+                "pool": BLANK_IMAGE,
                 "files": { self.file.as_str(): self.content },
                 "eval_kind": "cmd",
                 "eval_cmd": "python3 -B __eval__.py",

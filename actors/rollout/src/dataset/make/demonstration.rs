@@ -44,33 +44,41 @@ struct Turn {
     output: String,
 }
 
+/// A function with at least one bug for demonstrations.
+#[derive(Default)]
+struct Function<'a> {
+    /// Indices of those bugs.
+    demonstrated: Vec<usize>,
+    /// The edits that mend one of all its bugs.
+    edits: Vec<&'a (String, String)>,
+}
+
 /// Draws demonstrations.
 pub(super) struct Demonstrator<'a> {
     definition: Arc<AgentDefinition>,
     bugs: &'a [Bug],
-    /// Functions with at least one bug for demonstrations: indices of those bugs, and the edits known for the function.
-    functions: Vec<(Vec<usize>, Vec<&'a (String, String)>)>,
+    functions: Vec<Function<'a>>,
     commands: Vec<&'a CommandTask>,
 }
 
 impl<'a> Demonstrator<'a> {
     pub(super) fn new(bugs: &'a [Bug], tasks: &'a [CommandTask]) -> Result<Self, MakeError> {
         let definition = Arc::new(AgentDefinition::new(AgentFile::from_yaml(AGENT_FILE, "agent.yaml")?)?);
-        let mut functions: Vec<(Vec<usize>, Vec<&(String, String)>)> = Vec::new();
+        let mut functions: Vec<Function<'_>> = Vec::new();
         let mut names: Vec<(&str, &str)> = Vec::new();
         for (index, bug) in bugs.iter().enumerate() {
             let name = (bug.project.as_str(), bug.function.as_str());
             let place = names.iter().position(|known| *known == name).unwrap_or_else(|| {
                 names.push(name);
-                functions.push((Vec::new(), Vec::new()));
+                functions.push(Function::default());
                 names.len() - 1
             });
             if bug.split == Split::Sft {
-                functions[place].0.push(index);
+                functions[place].demonstrated.push(index);
             }
-            functions[place].1.push(&bug.fix);
+            functions[place].edits.push(&bug.fix);
         }
-        functions.retain(|(demonstrated, _)| !demonstrated.is_empty());
+        functions.retain(|function| !function.demonstrated.is_empty());
         let commands = tasks.iter().filter(|task| task.split == Split::Sft).collect();
         Ok(Self { definition, bugs, functions, commands })
     }
@@ -99,9 +107,9 @@ impl<'a> Demonstrator<'a> {
 
     fn bug(&self, random: &mut impl Rng) -> Result<Value, MakeError> {
         let nothing = || MakeError::content("bugs.jsonl", "has nothing to demonstrate");
-        let (demonstrated, edits) = self.functions.choose(random).ok_or_else(nothing)?;
-        let bug = &self.bugs[*demonstrated.choose(random).ok_or_else(nothing)?];
-        let (from, to) = edits.choose(random).ok_or_else(nothing)?;
+        let known = self.functions.choose(random).ok_or_else(nothing)?;
+        let bug = &self.bugs[*known.demonstrated.choose(random).ok_or_else(nothing)?];
+        let (from, to) = known.edits.choose(random).ok_or_else(nothing)?;
         let (function, file) = (&bug.function, &bug.file);
         let text = match random.random_bool(VAGUE_SHARE) {
             true => format!("Bug in {file}: {function}: {}", VAGUE.choose(random).copied().unwrap_or_default()),

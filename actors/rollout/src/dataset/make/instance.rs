@@ -109,7 +109,7 @@ impl Nursery {
         if passes.len() < 2 {
             return Err(MakeError::check(name, format!("`{}` passes fewer than two tests on main", tests.command)));
         }
-        let image = format!("{owner}/{repo}.{}", base_commit.get(..8).unwrap_or_default()).to_lowercase();
+        let image = repo.to_lowercase();
         Ok(Self { repository, name, image, tests, passes, base_commit })
     }
 
@@ -192,7 +192,7 @@ impl Instance {
                 "repo": self.repo,
                 "base_commit": self.base_commit,
                 "image": self.image_name,
-                "pool": self.image_name.replace(['/', '.', '_'], "-"),
+                "pool": self.image_name,
                 "files": {},
                 "setup_cmd": self.setup_cmd(),
                 "eval_kind": "swesmith",

@@ -11,6 +11,7 @@ mod content;
 mod demonstration;
 mod error;
 mod instance;
+mod package;
 mod process;
 mod quickstart;
 mod repository;
@@ -18,6 +19,7 @@ mod tokenizer;
 
 pub use error::{MAKE_ERRORS, MakeError};
 pub use instance::Instance;
+pub use package::{BugsData, BugsRequest, Package, bugs};
 pub use quickstart::{QuickstartData, quickstart};
 
 /// How far the making of tasks has come.

@@ -193,7 +193,7 @@ fn finish(folder: &Path, made: Vec<Made>, tasks: &[CommandTask], vocabulary: u32
     })
 }
 
-fn write_rows(path: &Path, rows: &[Value]) -> Result<PathBuf, MakeError> {
+pub(super) fn write_rows(path: &Path, rows: &[Value]) -> Result<PathBuf, MakeError> {
     let text: String = rows.iter().flat_map(|row| [row.to_string(), "\n".to_owned()]).collect();
     std::fs::write(path, text).map_err(|error| MakeError::file(path, error))?;
     Ok(path.to_owned())
