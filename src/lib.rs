@@ -1,1 +1,24 @@
-//! greenroom: a runtime of supervised actors for agentic reinforcement learning.
+//! greenroom: a runtime of supervised actors for agentic reinforcement learning of language models on one's own machines.
+//!
+//! This is the façade: the crates of the actor families under one roof, for programs that embed them, and the wiring that
+//! the `greenroom` binary does: configuration, a whole run on one machine, the live display.
+//!
+//! A foreign ractor application can start a whole run as a child of its own supervisor ([`up::Run`]), or start only some of
+//! the actors and speak to them with the same messages ([`messages`]).
+
+pub mod config;
+pub mod explain;
+pub mod up;
+
+pub use greenroom_core as core;
+pub use greenroom_engine as engine;
+pub use greenroom_messages as messages;
+#[cfg(feature = "torch")]
+pub use greenroom_policy as policy;
+pub use greenroom_rollout as rollout;
+pub use greenroom_run as run;
+pub use greenroom_sandbox as sandbox;
+pub use greenroom_tokens as tokens;
+#[cfg(feature = "torch")]
+pub use greenroom_trainer as trainer;
+pub use greenroom_weights as weights;

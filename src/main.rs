@@ -1,2 +1,25 @@
-//! The `greenroom` binary.
-fn main() {}
+//! The `greenroom` binary: parses the command line, runs the command, turns its end into an exit status.
+
+mod cli;
+mod commands;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    // A sandbox's helper is this same binary; it must stay single-threaded, so it is told apart before anything starts.
+    if std::env::args_os().nth(1).is_some_and(|word| word == "box-init") {
+        return greenroom::sandbox::box_init_main();
+    }
+    let arguments = cli::Cli::parse();
+    telemetry::start(arguments.verbose);
+    match commands::run(arguments.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Promises of publishing and receiving: lossless whichever way, whole or absent, damage is found.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // helpers of tests
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@
 //! task that any answer would solve (no tests, no grading command) is refused. The order of tasks is an endless sequence
 //! of epochs, each shuffled anew, and a pure function of seed and position, so that a resumed run goes on where it was.
 
+mod demonstrations;
 pub mod make;
 mod order;
 mod row;
@@ -17,6 +18,7 @@ use greenroom_core::Seed;
 
 use crate::RolloutError;
 
+pub use demonstrations::load_demonstrations;
 pub use order::task_at;
 pub use task::{Task, TaskGrading};
 

@@ -93,13 +93,16 @@ CREATE TABLE IF NOT EXISTS engines (
 );
 CREATE TABLE IF NOT EXISTS leases (
     lease          INTEGER PRIMARY KEY,
+    epoch          INTEGER NOT NULL,
     rollout        TEXT NOT NULL,
     image          TEXT NOT NULL,
     sandbox        TEXT NOT NULL,
     warm           INTEGER NOT NULL,
     waited_ms      INTEGER NOT NULL,
     claimed_ms     INTEGER NOT NULL,
+    claimed_seq    INTEGER NOT NULL,  -- the events' order: dates cannot tell an overlap from a quick hand-over
     ended_ms       INTEGER,
+    ended_seq      INTEGER,
     reason         TEXT
 );
 CREATE TABLE IF NOT EXISTS events (

@@ -1,0 +1,110 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Agentic reinforcement learning of language models on your own machines.
+#[derive(Parser)]
+#[command(name = "greenroom", version, propagate_version = true)]
+pub(crate) struct Cli {
+    /// Say more: -v, -vv, -vvv.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run everything on this machine: roll out, train, publish.
+    Up(Up),
+    /// Show the configuration.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+    /// Make data sets.
+    Dataset {
+        #[command(subcommand)]
+        command: DatasetCommand,
+    },
+    /// Check the history of a run against its invariants: exit status 0 when it breaks none, 1 when it breaks some.
+    Check {
+        /// The run's directory.
+        run: PathBuf,
+    },
+    /// Serve a model by SGLang's protocol.
+    Engine(Engine),
+    /// Explain an error code.
+    Explain {
+        /// The code, such as GR0202; without one, all codes are listed.
+        code: Option<String>,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Layers {
+    /// A TOML file; may be given several times, later ones win.
+    #[arg(short, long)]
+    pub(crate) config: Vec<PathBuf>,
+    /// One value, such as run.steps=10; may be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) layers: Layers,
+    /// The run's name: its directory below --runs.
+    #[arg(long)]
+    pub(crate) name: String,
+    /// The directory of all runs.
+    #[arg(long, default_value = "runs")]
+    pub(crate) runs: PathBuf,
+    /// Go on with a run that was stopped or lost; its own configuration is taken unless --config is given.
+    #[arg(long)]
+    pub(crate) resume: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the resolved configuration.
+    Show {
+        #[command(flatten)]
+        layers: Layers,
+        /// Print each value on a line, with where it comes from.
+        #[arg(long)]
+        origin: bool,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum DatasetCommand {
+    /// Make the quickstart's tasks, demonstrations, images and tokenizer.
+    Quickstart {
+        /// The directory to be made.
+        #[arg(long)]
+        out: PathBuf,
+        /// Seed of everything random in it.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Engine {
+    /// A Hugging Face directory.
+    #[arg(long)]
+    pub(crate) model: PathBuf,
+    /// The address to listen on.
+    #[arg(long, default_value = "127.0.0.1:30000")]
+    pub(crate) bind: std::net::SocketAddr,
+    /// cpu, or cuda:N.
+    #[arg(long, default_value = "cpu")]
+    pub(crate) device: String,
+    /// What a request yields does not depend on its neighbours.
+    #[arg(long)]
+    pub(crate) batch_invariant: bool,
+}

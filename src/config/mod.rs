@@ -1,0 +1,213 @@
+//! The configuration: one typed tree.
+//!
+//! Defaults < TOML file(s) in the order given < environment < `--set a.b=value`. Unknown keys are errors with the nearest
+//! known one, all problems are reported at once, and `greenroom config show --origin` says where each value came from.
+//! Relative paths are relative to `data.root` where it is set, else to the current directory. Secrets are named by their
+//! source and never stand in the tree.
+
+mod environment;
+mod load;
+mod problems;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use greenroom_engine::EngineConfig;
+use greenroom_rollout::RolloutConfig;
+use greenroom_run::RunConfig;
+use greenroom_sandbox::SandboxConfig;
+use greenroom_weights::WeightsConfig;
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigError, Layers, Loaded, load};
+
+/// The whole configuration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The seed of everything random in the run.
+    pub seed: u64,
+    /// The policy at the start.
+    pub model: ModelConfig,
+    /// Tasks, demonstrations, images.
+    pub data: DataConfig,
+    /// The agent.
+    pub agent: AgentSection,
+    /// The warm start by supervised learning; without demonstrations there is none.
+    pub warm_start: WarmStartSection,
+    /// The schedule.
+    pub run: RunConfig,
+    /// Rollouts.
+    pub rollout: RolloutConfig,
+    /// Sandboxes.
+    pub sandbox: SandboxConfig,
+    /// Engines.
+    pub engine: EngineSection,
+    /// Weights on their way.
+    pub weights: WeightsConfig,
+    /// The trainer.
+    #[cfg(feature = "torch")]
+    pub trainer: greenroom_trainer::TrainerConfig,
+    /// The trainer; this build has none (feature `torch`), so its settings are kept and not read.
+    #[cfg(not(feature = "torch"))]
+    pub trainer: BTreeMap<String, serde_json::Value>,
+}
+
+/// The policy at the start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// A Hugging Face directory: configuration, tokenizer, chat template and, unless `init` is set, weights.
+    pub dir: PathBuf,
+    /// Make the weights anew, at random from the seed, in the shape that `config.json` states; `dir` then needs none.
+    pub init_weights: bool,
+}
+
+/// Tasks, demonstrations, images.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataConfig {
+    /// What relative paths below `data`, `model` and `agent` are relative to.
+    pub root: Option<PathBuf>,
+    /// The training tasks, JSONL in the example's sample schema.
+    pub train: PathBuf,
+    /// Tasks that are only measured.
+    pub held_out: Option<PathBuf>,
+    /// Demonstrations for the warm start: JSONL with `messages` each.
+    pub demonstrations: Option<PathBuf>,
+    /// The sandboxes' images by name: the `pool` that a task names.
+    pub images: BTreeMap<String, ImageConfig>,
+    /// A directory whose sub-directories are images too, each under its name.
+    pub images_dir: Option<PathBuf>,
+}
+
+/// One image of the local sandbox provider.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ImageConfig {
+    /// The directory that each box gets its own copy of; none for an empty one.
+    pub source_dir: Option<PathBuf>,
+    /// Where it lies inside the box.
+    pub workdir: Option<PathBuf>,
+    /// Variables of every command.
+    pub env: BTreeMap<String, String>,
+}
+
+/// The agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentSection {
+    /// A file in the shape of mini-swe-agent's YAML; none for the built-in wording.
+    pub file: Option<PathBuf>,
+}
+
+/// The warm start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WarmStartSection {
+    /// Passes over the demonstrations.
+    pub epochs: u32,
+    /// Tokens per optimizer step.
+    pub tokens_per_step: u32,
+    /// Peak learning rate.
+    pub learning_rate: f32,
+}
+
+impl Default for WarmStartSection {
+    fn default() -> Self {
+        Self { epochs: 2, tokens_per_step: 8_192, learning_rate: 1e-5 }
+    }
+}
+
+/// Engines: those that greenroom starts itself, and those that run already.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineSection {
+    /// Engines inside this process, on libtorch.
+    pub embedded: EmbeddedEngines,
+    /// SGLang engines, by name.
+    pub external: BTreeMap<String, ExternalEngine>,
+    /// How engines are spoken to.
+    pub client: EngineConfig,
+}
+
+/// Engines inside this process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddedEngines {
+    /// How many; 0 for none.
+    pub count: u32,
+    /// Most requests decoded together, each.
+    pub max_running_requests: u32,
+    /// What a request yields does not depend on its neighbours: slower, and a run repeats exactly.
+    pub batch_invariant: bool,
+    /// `cpu`, or `cuda:N`.
+    pub device: String,
+    /// Threads of tensor operations.
+    pub threads: u32,
+}
+
+impl Default for EmbeddedEngines {
+    fn default() -> Self {
+        Self { count: 0, max_running_requests: 64, batch_invariant: false, device: "cpu".to_owned(), threads: 1 }
+    }
+}
+
+/// A running SGLang engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExternalEngine {
+    /// Its base address.
+    pub url: String,
+    /// Most requests in flight at it.
+    #[serde(default = "default_in_flight")]
+    pub max_in_flight: u32,
+}
+
+fn default_in_flight() -> u32 {
+    256
+}
+
+impl Config {
+    /// A path of the configuration, made whole.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        match &self.data.root {
+            Some(root) if path.is_relative() => root.join(path),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// Everything that is wrong with the values, one line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems: Vec<String> = self.run.problems().iter().map(ToString::to_string).collect();
+        problems.extend(self.rollout.problems().into_iter().map(|problem| format!("rollout: {problem}")));
+        problems.extend(self.sandbox.problems());
+        problems.extend(self.engine.client.problems().into_iter().map(|problem| format!("engine.client: {problem}")));
+        let mut require = |holds: bool, text: &str| {
+            if !holds {
+                problems.push(text.to_owned());
+            }
+        };
+        require(!self.model.dir.as_os_str().is_empty(), "model.dir must name a Hugging Face directory");
+        require(!self.data.train.as_os_str().is_empty(), "data.train must name a JSONL file of tasks");
+        let engines = self.engine.embedded.count as usize + self.engine.external.len();
+        require(
+            engines > 0,
+            "a run needs an engine: set engine.embedded.count, or name SGLang servers under engine.external.NAME.url",
+        );
+        let enough = self.run.batch_silence_ms > self.rollout.longest_sample_ms();
+        require(
+            enough,
+            &format!(
+                "run.batch_silence_ms is {}, but one sample may take {} with its re-issues: set it above that",
+                self.run.batch_silence_ms,
+                self.rollout.longest_sample_ms()
+            ),
+        );
+        #[cfg(feature = "torch")]
+        if let Err(problem) = self.trainer.validate() {
+            problems.push(format!("trainer: {problem}"));
+        }
+        problems
+    }
+}

@@ -1,0 +1,97 @@
+//! Tasks, images, demonstrations and the agent of a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use greenroom_messages::Purpose;
+use greenroom_messages::trainer::WarmStart;
+use greenroom_rollout::Dataset;
+use greenroom_rollout::agent::AgentFile;
+use greenroom_rollout::dataset::load_demonstrations;
+use greenroom_sandbox::ImageSpec;
+use greenroom_tokens::{ChatTemplate, Tokenizer};
+
+use crate::config::{Config, ImageConfig};
+
+/// The data sets by purpose.
+pub(super) fn datasets(config: &Config) -> anyhow::Result<BTreeMap<Purpose, Arc<Dataset>>> {
+    let mut datasets = BTreeMap::new();
+    datasets.insert(Purpose::Train, Arc::new(Dataset::load(&config.path(&config.data.train))?));
+    if let Some(held_out) = &config.data.held_out {
+        datasets.insert(Purpose::HeldOut, Arc::new(Dataset::load(&config.path(held_out))?));
+    }
+    Ok(datasets)
+}
+
+/// The images that the tasks need.
+pub(super) fn images(config: &Config, datasets: &BTreeMap<Purpose, Arc<Dataset>>) -> anyhow::Result<Vec<ImageSpec>> {
+    let needed: BTreeSet<String> = datasets.values().flat_map(|dataset| dataset.images()).collect();
+    let known = known_images(config)?;
+    let missing: Vec<&str> = needed.iter().filter(|name| !known.contains_key(*name)).map(String::as_str).collect();
+    if !missing.is_empty() {
+        bail!(
+            "GR0905: tasks need the images {}, which the configuration does not have: name each under \
+             data.images.NAME.source_dir, or put it into data.images_dir",
+            missing.join(", ")
+        );
+    }
+    known.into_iter().filter(|(name, _)| needed.contains(name)).map(|(name, image)| spec(config, name, image)).collect()
+}
+
+fn known_images(config: &Config) -> anyhow::Result<BTreeMap<String, ImageConfig>> {
+    let mut known = BTreeMap::new();
+    if let Some(dir) = &config.data.images_dir {
+        let dir = config.path(dir);
+        let entries = std::fs::read_dir(&dir).with_context(|| format!("data.images_dir {}", dir.display()))?;
+        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let source_dir = Some(std::path::absolute(entry.path())?);
+            known.insert(name, ImageConfig { source_dir, ..ImageConfig::default() });
+        }
+    }
+    known.extend(config.data.images.clone());
+    Ok(known)
+}
+
+fn spec(config: &Config, name: String, image: ImageConfig) -> anyhow::Result<ImageSpec> {
+    let mut source_dir = None;
+    if let Some(dir) = image.source_dir {
+        let dir = std::path::absolute(config.path(&dir))?;
+        if !dir.is_dir() {
+            bail!("data.images.{name}.source_dir {} is no directory", dir.display());
+        }
+        source_dir = Some(dir);
+    }
+    let mut spec = ImageSpec::new(name, source_dir);
+    spec.workdir = image.workdir.unwrap_or(spec.workdir);
+    spec.env = image.env;
+    Ok(spec)
+}
+
+/// The agent file, or the built-in one.
+pub(super) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
+    let Some(file) = &config.agent.file else {
+        return Ok(AgentFile::from_yaml(include_str!("../../config/agent/default.yaml"), "the built-in agent file")?);
+    };
+    let path = config.path(file);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("agent.file {}", path.display()))?;
+    Ok(AgentFile::from_yaml(&text, &path.display().to_string())?)
+}
+
+/// The demonstrations, as the trainer takes them.
+pub(super) fn warm_start(
+    config: &Config,
+    tokenizer: &Arc<Tokenizer>,
+    template: &Arc<ChatTemplate>,
+) -> anyhow::Result<Option<WarmStart>> {
+    let Some(path) = &config.data.demonstrations else { return Ok(None) };
+    let samples = load_demonstrations(&config.path(path), tokenizer, template, &config.rollout.template_variables)?;
+    Ok(Some(WarmStart {
+        samples,
+        epochs: config.warm_start.epochs,
+        tokens_per_step: config.warm_start.tokens_per_step,
+        learning_rate: config.warm_start.learning_rate,
+        seed: config.seed,
+    }))
+}

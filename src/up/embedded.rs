@@ -1,0 +1,55 @@
+//! The parts of a run that libtorch computes in this process: embedded engines, and a tiny model made from nothing.
+
+use std::path::Path;
+
+use anyhow::Context;
+use greenroom_messages::EngineId;
+use greenroom_messages::engine::EngineSpec;
+use greenroom_policy::checkpoint::SaveOptions;
+use greenroom_policy::server::{EngineServer, EngineServerConfig, RunningEngine};
+use greenroom_policy::{Parameters, checkpoint};
+use tch::{Device, Kind};
+
+use crate::config::EmbeddedEngines;
+
+/// Starts the embedded engines on free ports of the loopback interface.
+pub(super) async fn start(
+    config: &EmbeddedEngines,
+    model_dir: &Path,
+    seed: u64,
+) -> anyhow::Result<Vec<(EngineSpec, RunningEngine)>> {
+    let mut engines = Vec::new();
+    for number in 0..config.count {
+        let mut server = EngineServerConfig::new(model_dir);
+        server.max_running_requests = config.max_running_requests as usize;
+        server.batch_invariant = config.batch_invariant;
+        server.seed = seed;
+        server.threads = config.threads as i32;
+        server.device = device(&config.device)?;
+        let running = EngineServer::start(server).await.with_context(|| format!("embedded engine {number}"))?;
+        let engine = EngineId::new(format!("embedded-{number}"));
+        let url = format!("http://{}", running.addr);
+        let max_in_flight = config.max_running_requests * 2;
+        engines.push((EngineSpec { engine, url, max_in_flight }, running));
+    }
+    Ok(engines)
+}
+
+/// The device that a text names.
+pub fn device(text: &str) -> anyhow::Result<Device> {
+    match text.strip_prefix("cuda:") {
+        Some(number) => Ok(Device::Cuda(number.parse().with_context(|| format!("device {text:?}"))?)),
+        None if text == "cpu" => Ok(Device::Cpu),
+        None => anyhow::bail!("device {text:?} must be cpu or cuda:N"),
+    }
+}
+
+/// Makes a model's weights at random, in `out`, in the shape of `source`'s configuration and beside its tokenizer.
+pub(super) fn init_model(source: &Path, out: &Path, seed: u64) -> anyhow::Result<()> {
+    let config = checkpoint::load_config(source)?;
+    let parameters = Parameters::init(&config, greenroom_core::Seed::new(seed).child("model").value())?;
+    let companions_from = Some(source.to_owned());
+    let options = SaveOptions { kind: Kind::Float, companions_from, ..SaveOptions::default() };
+    checkpoint::save(out, &config, &parameters, &options)?;
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! A whole run on one machine: every actor of it, introduced to each other.
+//!
+//! [`Run::start`] reads and checks everything that can be wrong before anything is begun, then starts the actors under one
+//! supervisor. [`Run::wait`] gives the end: completed, stopped, or failed with the part and the reason. Whatever happens,
+//! [`Run::wait`] then takes the actors down in order, each with a deadline, and leaves no sandbox behind.
+
+mod actors;
+mod data;
+pub mod display;
+#[cfg(feature = "torch")]
+mod embedded;
+mod preparation;
+
+#[cfg(feature = "torch")]
+pub use embedded::device;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use greenroom_core::{Deadline, ask};
+use greenroom_messages::engine::EnginePoolMessage;
+use greenroom_messages::run::{ConductorMessage, RunStatus, StopMode};
+use greenroom_messages::sandbox::SandboxPoolMessage;
+use greenroom_run::RunEnd;
+use tokio::sync::{oneshot, watch};
+
+use crate::config::Config;
+use actors::RunningActors;
+
+const LAST_WORDS_MS: u64 = 30_000;
+
+/// Where a run lies, and whether it goes on or begins.
+#[derive(Clone, Debug)]
+pub struct RunPlace {
+    /// The directory of all runs.
+    pub runs_dir: PathBuf,
+    /// The run's name; its directory is `runs_dir/name`.
+    pub name: String,
+    /// Go on with an existing run instead of beginning one.
+    pub resume: bool,
+}
+
+/// A line for people, wherever they are.
+pub type Talk = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A run that is under way.
+pub struct Run {
+    actors: RunningActors,
+    progress: watch::Receiver<RunStatus>,
+    ended: oneshot::Receiver<RunEnd>,
+}
+
+/// The one who is told of the end; the first call counts.
+#[derive(Clone)]
+struct End(Arc<Mutex<Option<oneshot::Sender<RunEnd>>>>);
+
+impl End {
+    fn tell(&self, end: RunEnd) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // a run that nobody waits for has nobody to tell
+        let _ = sender.map(|sender| sender.send(end));
+    }
+}
+
+impl Run {
+    /// Checks everything and starts the run.
+    pub async fn start(config: Config, place: RunPlace, talk: Talk) -> anyhow::Result<Self> {
+        let prepared = preparation::prepare(config, &place, &talk).await?;
+        let (sender, ended) = oneshot::channel();
+        let (progress_sender, progress) = watch::channel(RunStatus::default());
+        let end = End(Arc::new(Mutex::new(Some(sender))));
+        let actors = actors::start(prepared, progress_sender, talk, end).await?;
+        Ok(Self { actors, progress, ended })
+    }
+
+    /// How the run stands, as it changes.
+    pub fn progress(&self) -> watch::Receiver<RunStatus> {
+        self.progress.clone()
+    }
+
+    /// The Conductor: to stop the run, or to ask how it stands.
+    pub fn conductor(&self) -> greenroom_core::Address<ConductorMessage> {
+        self.actors.conductor.clone()
+    }
+
+    /// Waits for the end and takes the actors down.
+    pub async fn wait(self) -> RunEnd {
+        let end = self.ended.await.unwrap_or_else(|_| RunEnd::Failed("the Conductor ended without a word".to_owned()));
+        self.actors.stop().await;
+        end
+    }
+
+    /// Tells the run to stop; [`Run::wait`] then gives the end.
+    pub fn stop(&self, mode: StopMode) {
+        // a Conductor that is gone has told the end already
+        let _ = self.actors.conductor.cast(ConductorMessage::Stop(mode));
+    }
+}
+
+impl RunningActors {
+    async fn stop(self) {
+        let deadline = || Deadline::after_ms(LAST_WORDS_MS);
+        if let Err(error) = ask(&self.engines, deadline(), EnginePoolMessage::Shutdown).await {
+            tracing::warn!(%error, "the engines' pool was not shut down in time");
+        }
+        for pool in self.sandboxes.values() {
+            if let Err(error) = ask(pool, deadline(), SandboxPoolMessage::Drain).await {
+                tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
+            }
+        }
+        let wait = Some(Duration::from_millis(LAST_WORDS_MS));
+        if let Err(error) = self.supervisor.stop_and_wait(Some("the run has ended".to_owned()), wait).await {
+            tracing::warn!(%error, "some actors did not end in time");
+        }
+        #[cfg(feature = "torch")]
+        for engine in self.embedded {
+            if let Err(error) = engine.shutdown().await {
+                tracing::warn!(%error, "an embedded engine did not shut down cleanly");
+            }
+        }
+    }
+}

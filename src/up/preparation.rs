@@ -1,0 +1,95 @@
+//! Everything that can be wrong is found here, before any actor runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use greenroom_core::{Faults, Seam};
+use greenroom_messages::{Purpose, RunId};
+use greenroom_rollout::Dataset;
+use greenroom_run::{Database, RunDirectory};
+use greenroom_sandbox::{ImageSpec, LocalProvider, Provider};
+use greenroom_tokens::{ChatTemplate, Tokenizer};
+
+use super::{RunPlace, Talk, data};
+use crate::config::Config;
+
+/// A run that may be started.
+pub(super) struct Prepared {
+    pub(super) config: Config,
+    pub(super) run: RunId,
+    pub(super) directory: RunDirectory,
+    pub(super) database: Database,
+    pub(super) seam: Seam,
+    pub(super) datasets: BTreeMap<Purpose, Arc<Dataset>>,
+    pub(super) images: Vec<ImageSpec>,
+    pub(super) model_dir: PathBuf,
+    pub(super) tokenizer: Arc<Tokenizer>,
+    pub(super) template: Arc<ChatTemplate>,
+    pub(super) warm_start: Option<greenroom_messages::trainer::WarmStart>,
+    pub(super) agent: greenroom_rollout::agent::AgentFile,
+    pub(super) provider: Arc<dyn Provider>,
+}
+
+/// Reads and checks; the order is from cheap to dear, so that a typing error is told before a model is loaded.
+pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> anyhow::Result<Prepared> {
+    let problems = config.problems();
+    if !problems.is_empty() {
+        return Err(crate::config::ConfigError { problems }.into());
+    }
+    let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
+    let seam = Seam::system(config.seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?);
+    let datasets = data::datasets(&config)?;
+    let images = data::images(&config, &datasets)?;
+    let source_dir = config.path(&config.model.dir);
+    let tokenizer = Arc::new(Tokenizer::from_dir(&source_dir)?);
+    let template = Arc::new(ChatTemplate::from_dir(&source_dir)?);
+    let agent = data::agent(&config)?;
+    let warm_start = data::warm_start(&config, &tokenizer, &template)?;
+
+    let path = place.runs_dir.join(&place.name);
+    let directory = if place.resume { RunDirectory::resume(&path)? } else { RunDirectory::create(&path)? };
+    let text = toml::to_string_pretty(&config).context("the configuration cannot be written down")?;
+    directory.replace("config.toml", text.as_bytes())?;
+    let run = RunId::new(place.name.clone());
+    let database = Database::open(&directory.database(), &run, config.seed, &text, seam.clock)?;
+
+    let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
+    let swept = provider.sweep().await?;
+    if !swept.removed.is_empty() {
+        talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
+    }
+    provider.check().await.context("this machine cannot make sandboxes")?;
+    let model_dir = model(&config, &directory, source_dir)?;
+    Ok(Prepared {
+        config,
+        run,
+        directory,
+        database,
+        seam,
+        datasets,
+        images,
+        model_dir,
+        tokenizer,
+        template,
+        warm_start,
+        agent,
+        provider: Arc::new(provider),
+    })
+}
+
+/// The directory with the initial weights: the configured one, or one that is made at random in the run's directory.
+fn model(config: &Config, directory: &RunDirectory, source: PathBuf) -> anyhow::Result<PathBuf> {
+    if !config.model.init_weights {
+        return Ok(source);
+    }
+    let made = directory.path().join("model");
+    if !made.exists() {
+        #[cfg(feature = "torch")]
+        super::embedded::init_model(&source, &made, config.seed)?;
+        #[cfg(not(feature = "torch"))]
+        anyhow::bail!("GR0902: model.init_weights needs libtorch, and this binary was built without it");
+    }
+    Ok(made)
+}
