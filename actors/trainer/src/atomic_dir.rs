@@ -99,8 +99,8 @@ fn write_manifest(partial: &Path, names: Vec<String>) -> Result<(), TrainerError
         files.push(ManifestFile { name, bytes, sha256 });
     }
     let path = partial.join(MANIFEST);
-    let text = serde_json::to_vec_pretty(&Manifest { format: FORMAT, files })
-        .map_err(|error| io_error(&path, error))?;
+    let text =
+        serde_json::to_vec_pretty(&Manifest { format: FORMAT, files }).map_err(|error| io_error(&path, error))?;
     write_file(&path, &text)?;
     sync_directory(partial)
 }

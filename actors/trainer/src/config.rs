@@ -132,14 +132,7 @@ pub struct OptimizerConfig {
 
 impl Default for OptimizerConfig {
     fn default() -> Self {
-        Self {
-            learning_rate: 1e-6,
-            beta1: 0.9,
-            beta2: 0.98,
-            epsilon: 1e-8,
-            weight_decay: 0.1,
-            max_gradient_norm: 1.0,
-        }
+        Self { learning_rate: 1e-6, beta1: 0.9, beta2: 0.98, epsilon: 1e-8, weight_decay: 0.1, max_gradient_norm: 1.0 }
     }
 }
 
@@ -347,10 +340,8 @@ fn check_warm_start(config: &WarmStartConfig, found: &mut Vec<TrainerError>) {
             found.push(TrainerError::config(field, format!("{value} is not in [0, 1)")));
         }
     }
-    let not_negative = [
-        ("warm_start.weight_decay", config.weight_decay),
-        ("warm_start.max_gradient_norm", config.max_gradient_norm),
-    ];
+    let not_negative =
+        [("warm_start.weight_decay", config.weight_decay), ("warm_start.max_gradient_norm", config.max_gradient_norm)];
     for (field, value) in not_negative {
         if !(value >= 0.0 && value.is_finite()) {
             found.push(TrainerError::config(field, format!("{value} is not a finite number of at least 0")));

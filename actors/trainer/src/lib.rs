@@ -11,8 +11,8 @@
 //!
 //! The mathematics is checked against PyTorch: `tests/fixtures/trainer/record.py` at the root of the repository.
 
-pub mod advantage;
 mod actor;
+pub mod advantage;
 mod atomic_dir;
 pub mod batch;
 pub mod checkpoint;

@@ -36,7 +36,7 @@ pub struct StepMetrics {
     pub logprob_mismatch_max: f64,
     /// k3 estimate of KL(engine ‖ trainer), nats.
     pub mismatch_kl: f64,
-    /// Norm of the gradient before clipping (the last optimizer step's).
+    /// Norm of the gradient before clipping (of the last optimizer step that was applied; 0 when none was).
     pub gradient_norm: f64,
     /// Learning rate (the last optimizer step's).
     pub learning_rate: f64,

@@ -27,12 +27,8 @@ mod tests {
     #[test]
     fn warm_up_then_constant_or_cosine() {
         let constant = ScheduleConfig { warmup_steps: 4, ..ScheduleConfig::default() };
-        let cosine = ScheduleConfig {
-            shape: ScheduleShape::Cosine,
-            warmup_steps: 4,
-            decay_steps: 10,
-            min_learning_rate: 0.2,
-        };
+        let cosine =
+            ScheduleConfig { shape: ScheduleShape::Cosine, warmup_steps: 4, decay_steps: 10, min_learning_rate: 0.2 };
         let cases = [
             (&constant, 0, 0.25),
             (&constant, 3, 1.0),

@@ -7,9 +7,9 @@ use greenroom_core::Seed;
 use greenroom_messages::trainer::WarmStart;
 use rand::seq::SliceRandom;
 
+use crate::config::LossNormaliser;
 use crate::error::TrainerError;
 use crate::normaliser::{SampleShare, token_weights};
-use crate::config::LossNormaliser;
 use crate::samples::{Limits, ReadySample, ready};
 
 /// Checks the demonstrations; those without a token to learn are left out.

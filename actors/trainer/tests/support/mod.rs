@@ -74,8 +74,11 @@ impl Recorded {
         for (rollout, (group, reward)) in self.groups.iter().zip(&self.rewards).enumerate() {
             let id = rollout_id(*group, rollout as u32);
             let samples = (0..self.samples.len()).filter(|index| self.samples[*index].rollout == rollout);
-            let rollout =
-                TrainRollout { rollout: id, reward: *reward, samples: samples.map(|index| self.sample(index)).collect() };
+            let rollout = TrainRollout {
+                rollout: id,
+                reward: *reward,
+                samples: samples.map(|index| self.sample(index)).collect(),
+            };
             let empty = TrainGroup { group: id.group, rollouts: Vec::new() };
             groups.entry(*group).or_insert(empty).rollouts.push(rollout);
         }
@@ -90,7 +93,8 @@ impl Recorded {
         let mut ready = batch::prepare(&self.batch(case.temperature), &config, limits).unwrap();
         let trainable = self.samples.iter().filter(|sample| sample.loss_mask.contains(&1));
         for (sample, recorded) in ready.samples.iter_mut().zip(trainable) {
-            let at_targets = |values: &[f32]| sample.rows.iter().map(|row| values[*row as usize + 1]).collect::<Vec<_>>();
+            let at_targets =
+                |values: &[f32]| sample.rows.iter().map(|row| values[*row as usize + 1]).collect::<Vec<_>>();
             sample.rollout_logprobs = at_targets(&recorded.rollout_logprobs);
             let old = if case.loss.old_logprobs == greenroom_trainer::config::OldLogprobs::Rollout {
                 Some(sample.rollout_logprobs.clone())
@@ -150,7 +154,8 @@ pub fn made_up_batch(step: u64) -> TrainBatch {
         let rollouts = (0..3_u32).map(|member| {
             let token = |position: u32| (u64::from(position * 5 + member * 3 + index) + step * 7) % VOCABULARY as u64;
             let tokens: Vec<u32> = (0..7 + member).map(|position| token(position) as u32).collect();
-            let loss_mask: Vec<u8> = (0..tokens.len()).map(|position| u8::from(position > 2 && position != 5)).collect();
+            let loss_mask: Vec<u8> =
+                (0..tokens.len()).map(|position| u8::from(position > 2 && position != 5)).collect();
             let logprobs = loss_mask.iter().map(|mask| -2.7 * f32::from(*mask)).collect();
             let sample = Sample { tokens, loss_mask, logprobs, versions: Vec::new() };
             let reward = ((member + index + step as u32) % 3) as f32 / 2.0;
