@@ -1,0 +1,219 @@
+//! A simulated trainer: the rules of the real one, tiny real weights, and its misfortunes.
+//!
+//! It is at one step at a time, refuses what does not fit to it, and after a failure that may have changed its weights it
+//! does nothing but load. A crash loses everything but the checkpoints: started again it is at step 0.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use greenroom_core::Reply;
+use greenroom_messages::Step;
+use greenroom_messages::trainer::{
+    ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerFailure, TrainerMessage, TrainerStatus,
+    WarmStartReport,
+};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use serde::{Deserialize, Serialize};
+
+use crate::chance::Chance;
+use crate::checks::batch_problems;
+use crate::ledger::Ledger;
+use crate::weights_file::SimulatedWeights;
+
+const FIRST_SKILL: f32 = 0.2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// An error; nothing changed.
+    Fails,
+    /// An error in the middle of a step: the state is lost.
+    LosesItself,
+    Slow,
+    Crash,
+}
+
+/// What a simulated trainer starts with.
+#[derive(Clone, Debug)]
+pub struct TrainerArguments {
+    pub(crate) chance: Arc<Mutex<Chance>>,
+    pub(crate) ledger: Ledger,
+    pub(crate) train_ms: u64,
+    /// A step slower than this is given up by whoever asked for it.
+    pub(crate) deadline_ms: u64,
+}
+
+impl TrainerArguments {
+    fn chance(&self) -> MutexGuard<'_, Chance> {
+        self.chance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn misfortunes_met(&self) -> u32 {
+        self.chance().met()
+    }
+}
+
+/// The actor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SimulatedTrainer;
+
+/// The state of a running trainer.
+#[derive(Debug)]
+pub struct TrainerState {
+    arguments: TrainerArguments,
+    held: Checkpoint,
+    is_lost: bool,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Checkpoint {
+    step: u64,
+    skill: f32,
+}
+
+impl Checkpoint {
+    fn weights(self) -> SimulatedWeights {
+        SimulatedWeights { skill: self.skill, step: self.step }
+    }
+}
+
+fn failure<T>(message: impl Into<String>) -> Result<T, TrainerFailure> {
+    Err(TrainerFailure { code: "GR0702".to_owned(), message: message.into() })
+}
+
+impl TrainerState {
+    async fn train(&mut self, batch: TrainBatch, trouble: Option<Trouble>) -> Result<TrainReport, TrainerFailure> {
+        if batch.step.0 != self.held.step + 1 {
+            return failure(format!("batch of {}: the trainer is at step {}", batch.step, self.held.step));
+        }
+        self.arguments.ledger.seen().bad_batches.extend(batch_problems(&batch));
+        tokio::time::sleep(Duration::from_millis(self.arguments.train_ms)).await;
+        if trouble == Some(Trouble::LosesItself) {
+            self.is_lost = true;
+            return failure("out of memory in the middle of the step");
+        }
+        let mixed = batch.groups.iter().filter(|group| {
+            let first = group.rollouts.first().map(|rollout| rollout.reward);
+            group.rollouts.iter().any(|rollout| Some(rollout.reward) != first)
+        });
+        let (groups, learnt) = (batch.groups.len() as u32, mixed.count() as u32);
+        self.held.step += 1;
+        self.held.skill += (1.0 - self.held.skill) * (0.1 + 0.1 * learnt.min(3) as f32);
+        let rollouts = || batch.groups.iter().flat_map(|group| &group.rollouts);
+        let trained = rollouts().map(|rollout| rollout.rollout).collect();
+        self.arguments.ledger.seen().trained.insert(self.held.step, trained);
+        let samples = rollouts().flat_map(|rollout| &rollout.samples);
+        let (mut tokens_trained, mut tokens_total) = (0, 0);
+        for sample in samples {
+            tokens_total += sample.tokens.len() as u64;
+            tokens_trained += sample.loss_mask.iter().filter(|mask| **mask != 0).count() as u64;
+        }
+        let (groups_without_signal, elapsed_ms) = (groups - learnt, self.arguments.train_ms);
+        Ok(TrainReport { tokens_trained, tokens_total, groups_without_signal, elapsed_ms, ..TrainReport::default() })
+    }
+
+    fn save(&self, request: &SaveCheckpoint) -> Result<(), TrainerFailure> {
+        if request.step.0 != self.held.step {
+            return failure(format!("checkpoint of {}: the trainer is at step {}", request.step, self.held.step));
+        }
+        let write = || {
+            std::fs::create_dir_all(&request.dir)?;
+            std::fs::write(state_file(&request.dir), serde_json::to_vec(&self.held)?)
+        };
+        write().or_else(|error: std::io::Error| failure(error.to_string()))?;
+        let content = self.held.weights().content().or_else(failure)?;
+        self.arguments.ledger.seen().checkpoints.insert(self.held.step, content);
+        Ok(())
+    }
+
+    fn load(&mut self, dir: &str) -> Result<Step, TrainerFailure> {
+        let read = || serde_json::from_slice(&std::fs::read(state_file(dir))?).map_err(std::io::Error::from);
+        self.held = read().or_else(|error: std::io::Error| failure(error.kind().to_string()))?;
+        self.is_lost = false;
+        Ok(Step(self.held.step))
+    }
+
+    fn export(&self, request: &ExportWeights) -> Result<(), TrainerFailure> {
+        if request.version.number != self.held.step {
+            return failure(format!("export of {}: the trainer is at step {}", request.version, self.held.step));
+        }
+        self.held.weights().write(Path::new(&request.dir)).or_else(failure)?;
+        let content = self.held.weights().content().or_else(failure)?;
+        self.arguments.ledger.seen().exported.insert(request.version.number, content);
+        Ok(())
+    }
+
+    async fn answer(&mut self, message: TrainerMessage, trouble: Option<Trouble>) {
+        let is_lost = self.is_lost && !matches!(message, TrainerMessage::Load(..) | TrainerMessage::Status(_));
+        if is_lost || trouble == Some(Trouble::Fails) {
+            return refuse(message, if is_lost { "its state is lost: load a checkpoint" } else { "a CUDA error" });
+        }
+        // an asker that is gone needs no answer
+        match message {
+            TrainerMessage::Train(batch, reply) => drop(reply.send(self.train(batch, trouble).await)),
+            TrainerMessage::WarmStart(_, reply) => drop(reply.send(Ok(WarmStartReport::default()))),
+            TrainerMessage::Export(request, reply) => drop(reply.send(self.export(&request))),
+            TrainerMessage::Save(request, reply) => drop(reply.send(self.save(&request))),
+            TrainerMessage::Load(dir, reply) => drop(reply.send(self.load(&dir))),
+            TrainerMessage::Status(reply) => {
+                reply.send(TrainerStatus { step: Step(self.held.step), ..TrainerStatus::default() });
+            }
+        }
+    }
+}
+
+fn refuse(message: TrainerMessage, reason: &str) {
+    fn send<T>(reply: Reply<Result<T, TrainerFailure>>, reason: &str) {
+        reply.send(failure(reason));
+    }
+    match message {
+        TrainerMessage::Train(_, reply) => send(reply, reason),
+        TrainerMessage::WarmStart(_, reply) => send(reply, reason),
+        TrainerMessage::Export(_, reply) => send(reply, reason),
+        TrainerMessage::Save(_, reply) => send(reply, reason),
+        TrainerMessage::Load(_, reply) => send(reply, reason),
+        TrainerMessage::Status(reply) => drop(reply.send(TrainerStatus::default())),
+    }
+}
+
+fn state_file(dir: &str) -> PathBuf {
+    Path::new(dir).join("state.json")
+}
+
+impl Actor for SimulatedTrainer {
+    type Msg = TrainerMessage;
+    type State = TrainerState;
+    type Arguments = TrainerArguments;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(TrainerState { arguments, held: Checkpoint { step: 0, skill: FIRST_SKILL }, is_lost: false })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        let _open = state.arguments.ledger.open_call("trainer");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let troubles = [Trouble::Fails, Trouble::LosesItself, Trouble::Slow, Trouble::Crash];
+        let trouble = state.arguments.chance().strikes(&troubles);
+        match trouble {
+            // the message and its reply port fall with the actor
+            Some(Trouble::Crash) => return Err("the trainer crashed".into()),
+            Some(Trouble::Slow) => {
+                let longest_ms = state.arguments.deadline_ms * 3 / 2;
+                let wait_ms = state.arguments.chance().between(1_000, longest_ms);
+                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            }
+            _ => {}
+        }
+        state.answer(message, trouble).await;
+        Ok(())
+    }
+}
