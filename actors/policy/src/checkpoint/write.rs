@@ -217,8 +217,18 @@ fn sync(path: &Path) -> Result<(), PolicyError> {
 fn publish(partial: &Path, directory: &Path, parent: &Path) -> Result<(), PolicyError> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     if directory.exists() {
-        renameat_with(CWD, partial, CWD, directory, RenameFlags::EXCHANGE)
-            .map_err(|error| failed("exchange", directory, &error))?;
+        match renameat_with(CWD, partial, CWD, directory, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            // File systems that cannot exchange (NFS): two renames, and for a moment only the sibling has the old one.
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::OPNOTSUPP) => {
+                let aside = partial.with_extension("replaced");
+                fs::rename(directory, &aside).map_err(|error| failed("rename", directory, &error))?;
+                fs::rename(partial, directory).map_err(|error| failed("rename", directory, &error))?;
+                sync(parent)?;
+                return fs::remove_dir_all(&aside).map_err(|error| failed("remove", &aside, &error));
+            }
+            Err(error) => return Err(failed("exchange", directory, &error)),
+        }
         sync(parent)?;
         // What bears the partial name now is the old checkpoint.
         fs::remove_dir_all(partial).map_err(|error| failed("remove", partial, &error))?;
