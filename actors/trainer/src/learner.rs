@@ -56,7 +56,8 @@ impl Learner {
         tch::set_num_threads(config.cpu_threads);
         let device = DeviceChoice::parse(&config.device)?.resolve()?;
         let kind = kind_on(config.compute_dtype, device);
-        let export_kind = if config.export_dtype == DtypeChoice::Auto { kind } else { kind_on(config.export_dtype, device) };
+        let export_kind =
+            if config.export_dtype == DtypeChoice::Auto { kind } else { kind_on(config.export_dtype, device) };
         let model = DecoderModel::open(model_dir, device, kind)?;
         Self::with_model(config, Box::new(model), export_kind, progress)
     }
@@ -307,7 +308,7 @@ impl Learner {
         }
         let micro_batches = passes::plan(samples, self.config.tokens_per_micro_batch)?;
         let model = self.model.as_ref();
-        sums.merge(&passes::backward(model, &mut self.parameters, samples, &micro_batches, settings, &self.progress)?);
+        let found = passes::backward(model, &mut self.parameters, samples, &micro_batches, settings, &self.progress)?;
         metrics.micro_batches += micro_batches.len() as u64;
         metrics.tokens_total += micro_batches.iter().map(|micro_batch| micro_batch.tokens as u64).sum::<u64>();
 
@@ -318,13 +319,14 @@ impl Learner {
         self.parameters.clear_gradients();
         match applied {
             Ok(norm) => {
+                sums.merge(&found);
                 metrics.gradient_norm = norm;
                 metrics.optimizer_steps += 1;
                 Ok(())
             }
             Err(error @ TrainerError::NonFiniteGradient { .. }) => {
-                tracing::warn!(code = error.code(), "{error}");
-                metrics.gradient_norm = f64::NAN;
+                // Its sums are as broken as its gradient: they stay out of the report, which must remain plain numbers.
+                tracing::warn!(code = error.code(), loss = found.loss, "{error}");
                 metrics.skipped_steps += 1;
                 Ok(())
             }
