@@ -10,7 +10,7 @@ use greenroom_core::{
 use greenroom_engine::{EnginePool, EnginePoolArguments, http_api_factory};
 use greenroom_messages::Purpose;
 use greenroom_messages::engine::{EnginePoolMessage, EngineSpec};
-use greenroom_messages::run::{ConductorMessage, RunStatus};
+use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus};
 use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_rollout::agent::{HostFacts, Uname};
 use greenroom_rollout::manager::{RolloutManager, RolloutManagerArguments};
@@ -31,6 +31,7 @@ pub(super) struct RunningActors {
     pub(super) supervisor: ActorRef<SupervisorMessage>,
     pub(super) conductor: Address<ConductorMessage>,
     pub(super) engines: Address<EnginePoolMessage>,
+    pub(super) journal: Address<JournalMessage>,
     pub(super) sandboxes: BTreeMap<String, Address<SandboxPoolMessage>>,
     #[cfg(feature = "torch")]
     pub(super) embedded: Vec<greenroom_policy::server::RunningEngine>,
@@ -74,6 +75,7 @@ pub(super) async fn start(
         supervisor,
         conductor: wiring.parts_conductor,
         engines: wiring.parts.engines,
+        journal: wiring.parts.journal,
         sandboxes: wiring.sandboxes,
         #[cfg(feature = "torch")]
         embedded,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use greenroom_core::{Deadline, ask};
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::run::{ConductorMessage, RunStatus, StopMode};
+use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus, StopMode};
 use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_run::RunEnd;
 use tokio::sync::{oneshot, watch};
@@ -108,6 +108,9 @@ impl RunningActors {
             if let Err(error) = ask(pool, deadline(), SandboxPoolMessage::Drain).await {
                 tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
             }
+        }
+        if let Err(error) = ask(&self.journal, deadline(), JournalMessage::Flush).await {
+            tracing::warn!(%error, "the last events may not be in the run database");
         }
         let wait = Some(Duration::from_millis(LAST_WORDS_MS));
         if let Err(error) = self.supervisor.stop_and_wait(Some("the run has ended".to_owned()), wait).await {

@@ -56,6 +56,8 @@ pub struct RunStatus {
 pub enum JournalMessage {
     /// From any actor: something happened. Written in order of arrival, in small transactions.
     Record(RunEvent),
+    /// From whoever ends the run: answers when everything recorded before is written. Repeatable.
+    Flush(Reply<()>),
 }
 
 /// Something that happened. Dates are added by the journal.

@@ -146,6 +146,9 @@ pub struct TrainerFailure {
 pub struct TrainerStatus {
     /// The last finished step.
     pub step: Step,
+    /// Opened and nothing more: it holds neither a checkpoint nor anything it learnt, as after a restart. It must be
+    /// brought to where the run is by `Load` (or `WarmStart` and `Save`) before it trains or exports.
+    pub fresh: bool,
     /// What it does now, in words; empty when idle.
     pub activity: String,
     /// How far that is, 0 to 1.

@@ -11,7 +11,7 @@ use greenroom_messages::{BatchId, GroupId, Purpose, RolloutId, Step, WeightVersi
 use ractor::ActorRef;
 
 use crate::actor::{ConductorArguments, ConductorInput, RunEnd};
-use crate::policy_step::{PolicyStep, put, record};
+use crate::policy_step::{Held, PolicyStep, put, record};
 use crate::progress::{AfterGroup, BatchProgress, Batches};
 use crate::report::{StepLine, talk_measurement};
 use crate::{
@@ -111,13 +111,11 @@ impl ConductorState {
 
     /// Starts: first the checkpoint, if there is one, then whatever the schedule says.
     pub(crate) fn begin(&mut self) -> Result<(), RunError> {
-        let (Some(checkpoint), Some(committed)) = (self.checkpoint.clone(), self.facts.committed) else {
-            return self.drive();
-        };
+        let Some(held) = self.held() else { return self.drive() };
         self.facts.trainer_busy = true;
-        self.enter(format!("loading the checkpoint of step {committed}"), None);
-        let (chain, dir) = (self.chain(), self.checkpoint_dir(&checkpoint));
-        self.run("conductor-load", async move { chain.load(Step(committed), dir).await }, ConductorInput::Loaded);
+        self.enter(format!("loading the checkpoint of {}", held.step), None);
+        let chain = self.chain();
+        self.run("conductor-load", async move { chain.bring_to(&held, true).await }, ConductorInput::Loaded);
         Ok(())
     }
 
@@ -152,9 +150,14 @@ impl ConductorState {
             .directory
             .as_ref()
             .map_or_else(String::new, |directory| directory.export(number).to_string_lossy().into_owned());
-        let chain = self.chain();
-        let finished = move |result| ConductorInput::Published(number, result);
-        self.run("conductor-publish", async move { chain.publish(version, export).await }, finished);
+        let (chain, held, mistrusted) = (self.chain(), self.held(), self.failures > 0);
+        let work = async move {
+            if let Some(held) = held {
+                chain.bring_to(&held, mistrusted).await?;
+            }
+            chain.publish(version, export).await
+        };
+        self.run("conductor-publish", work, move |result| ConductorInput::Published(number, result));
     }
 
     fn train(&mut self, step: u64) -> Result<(), RunError> {
@@ -170,11 +173,10 @@ impl ConductorState {
         let temperature = self.arguments.config.temperature;
         let train = TrainBatch { step: Step(step), groups, temperature };
         let (chain, dir) = (self.chain(), self.checkpoint_dir(&checkpoint_name(step)));
-        let before = self.checkpoint.as_deref().map(|name| self.checkpoint_dir(name));
-        let again = self.failures > 0;
+        let (held, mistrusted) = (self.held(), self.failures > 0);
         let work = async move {
-            if let Some(before) = before.filter(|_| again) {
-                chain.load(Step(step - 1), before).await?;
+            if let Some(held) = held {
+                chain.bring_to(&held, mistrusted).await?;
             }
             chain.train(train, dir).await
         };
@@ -302,7 +304,11 @@ impl ConductorState {
     }
 
     pub(crate) fn on_prepared(&mut self, result: Result<WarmStartReport, RunError>) -> Result<(), RunError> {
-        let report = result?;
+        let report = match result {
+            Ok(report) => report,
+            Err(error) => return self.try_again(error),
+        };
+        self.failures = 0;
         if report.steps > 0 {
             (self.arguments.talk)(&format!(
                 "warm start: {} steps over {} tokens, loss {:.3} at first, {:.3} at last, {:.0} s",
@@ -524,6 +530,12 @@ impl ConductorState {
 
     fn chain(&self) -> PolicyStep {
         PolicyStep { parts: self.arguments.parts.clone(), config: self.arguments.config.clone() }
+    }
+
+    /// Where the run is, once its initial policy is committed.
+    fn held(&self) -> Option<Held> {
+        let checkpoint = self.checkpoint_dir(self.checkpoint.as_deref()?);
+        Some(Held { step: Step(self.facts.committed?), checkpoint })
     }
 
     fn checkpoint_dir(&self, name: &str) -> String {

@@ -80,6 +80,10 @@ impl Actor for Journal {
         state: &mut JournalState,
     ) -> Result<(), ActorProcessingErr> {
         match input {
+            JournalInput::Message(JournalMessage::Flush(reply)) => {
+                state.write()?;
+                reply.send(());
+            }
             JournalInput::Message(JournalMessage::Record(event)) => {
                 if let Some(feed) = &state.arguments.feed {
                     // nobody listening is no trouble

@@ -31,6 +31,16 @@ pub struct ConductorParts {
     pub journal: Address<JournalMessage>,
 }
 
+/// How long the trainer may take to say how it stands: it answers at once, also during a step.
+const STATUS_WAIT_MS: u64 = 30_000;
+
+/// Where the run is: the last committed step, and the directory of its checkpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) step: Step,
+    pub(crate) checkpoint: String,
+}
+
 /// The chains' settings and parts, cheap to clone into a task.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyStep {
@@ -56,18 +66,27 @@ impl PolicyStep {
         Ok(report)
     }
 
-    /// Brings the trainer to a checkpoint.
-    pub(crate) async fn load(&self, step: Step, checkpoint: String) -> Result<(), RunError> {
-        let wait_ms = self.config.weights_timeout_ms;
-        let loaded: Step = self.trainer(wait_ms, |reply| TrainerMessage::Load(checkpoint.clone(), reply)).await?;
-        if loaded == step {
+    /// Brings the trainer to where the run is. After a restart it holds another state, and says so; after a failure
+    /// (`mistrusted`) nothing it holds is believed.
+    pub(crate) async fn bring_to(&self, held: &Held, mistrusted: bool) -> Result<(), RunError> {
+        let part = || self.parts.trainer.name().to_owned();
+        let deadline = Deadline::after_ms(STATUS_WAIT_MS);
+        let status = ask(&self.parts.trainer, deadline, TrainerMessage::Status).await;
+        let status = status.map_err(|error| RunError::Part { part: part(), reason: error.to_string() })?;
+        if status.step == held.step && !status.fresh && !mistrusted {
             return Ok(());
         }
-        let reason = format!("{checkpoint} is of {loaded}, the run database says {step}");
-        Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
+        let wait_ms = self.config.weights_timeout_ms;
+        let load = |reply| TrainerMessage::Load(held.checkpoint.clone(), reply);
+        let loaded: Step = self.trainer(wait_ms, load).await?;
+        if loaded == held.step {
+            return Ok(());
+        }
+        let reason = format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step);
+        Err(RunError::Part { part: part(), reason })
     }
 
-    /// Trains one step and saves the checkpoint.
+    /// Trains one step from where the run is, and saves the checkpoint.
     pub(crate) async fn train(&self, batch: TrainBatch, checkpoint: String) -> Result<TrainReport, RunError> {
         let step = batch.step;
         let wait_ms = self.config.train_timeout_ms;

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -107,14 +108,29 @@ fn write_manifest(partial: &Path, names: Vec<String>) -> Result<(), TrainerError
 
 fn publish(partial: &Path, dir: &Path, parent: &Path) -> Result<(), TrainerError> {
     if dir.exists() {
-        let here = rustix::fs::CWD;
-        rustix::fs::renameat_with(here, partial, here, dir, rustix::fs::RenameFlags::EXCHANGE)
-            .map_err(|error| io_error(dir, error))?;
+        replace(partial, dir)?;
         sync_directory(parent)?;
         return remove(partial);
     }
     fs::rename(partial, dir).map_err(|error| io_error(dir, error))?;
     sync_directory(parent)
+}
+
+/// Puts `partial` under the name of `dir`; the old directory is then `partial`.
+fn replace(partial: &Path, dir: &Path) -> Result<(), TrainerError> {
+    let here = rustix::fs::CWD;
+    match rustix::fs::renameat_with(here, partial, here, dir, rustix::fs::RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        // File systems that cannot exchange (NFS): two renames, between which the old one has only its hidden name.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            let aside = partial.with_extension("replaced");
+            remove(&aside)?;
+            fs::rename(dir, &aside).map_err(|error| io_error(dir, error))?;
+            fs::rename(partial, dir).map_err(|error| io_error(dir, error))?;
+            fs::rename(&aside, partial).map_err(|error| io_error(&aside, error))
+        }
+        Err(error) => Err(io_error(dir, error)),
+    }
 }
 
 /// Only a directory that was written here (or an empty one) is ever replaced.

@@ -115,6 +115,7 @@ impl Learner {
         self.guarded(format!("training on the batch of {}", batch.step), |learner| {
             let metrics = learner.train_batch(batch)?;
             learner.state.step_finished();
+            learner.progress.settle();
             Ok(metrics)
         })
     }
@@ -125,7 +126,11 @@ impl Learner {
     /// As [`Learner::train`]; [`TrainerError::NonFiniteGradient`] too.
     pub fn warm_start(&mut self, request: &WarmStart) -> Result<WarmStartReport, TrainerError> {
         self.state.may_warm_start()?;
-        self.guarded("warm start".to_owned(), |learner| learner.learn_demonstrations(request))
+        self.guarded("warm start".to_owned(), |learner| {
+            let report = learner.learn_demonstrations(request)?;
+            learner.progress.settle();
+            Ok(report)
+        })
     }
 
     /// Writes the weights as a Hugging Face directory.
@@ -166,7 +171,9 @@ impl Learner {
             let own_reference = learner.config.reference_dir.is_none();
             let reference = learner.reference.as_ref().filter(|_| own_reference).map(|model| model.named_parameters());
             let dir = Path::new(&request.dir);
-            checkpoint::save(dir, &state, &learner.parameters, &learner.optimizer, reference.as_deref())
+            checkpoint::save(dir, &state, &learner.parameters, &learner.optimizer, reference.as_deref())?;
+            learner.progress.settle();
+            Ok(())
         })
     }
 
@@ -196,6 +203,7 @@ impl Learner {
             learner.reference = reference;
             learner.weight_version = version;
             learner.state.loaded(Step(loaded.state.step));
+            learner.progress.settle();
             Ok(learner.state.step())
         })
     }

@@ -10,10 +10,17 @@ use greenroom_messages::trainer::TrainerStatus;
 
 use crate::error::TrainerError;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     status: Mutex<TrainerStatus>,
     stop: AtomicBool,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        let status = TrainerStatus { fresh: true, ..TrainerStatus::default() };
+        Self { status: Mutex::new(status), stop: AtomicBool::new(false) }
+    }
 }
 
 /// Shared progress; cheap to clone.
@@ -38,7 +45,12 @@ impl Progress {
 
     /// The activity has ended after this step.
     pub fn idle(&self, step: Step) {
-        self.change(|status| *status = TrainerStatus { step, ..TrainerStatus::default() });
+        self.change(|status| *status = TrainerStatus { step, fresh: status.fresh, ..TrainerStatus::default() });
+    }
+
+    /// The learner holds what it learnt, or a checkpoint: it is not as it was opened any more, or that was made official.
+    pub fn settle(&self) {
+        self.change(|status| status.fresh = false);
     }
 
     /// `done` of `total` parts of the activity are done.
