@@ -80,6 +80,10 @@ pub struct GenerateCall {
     pub input_ids: Vec<u32>,
     /// How to sample; `max_new_tokens` fits the context.
     pub sampling: Sampling,
+    /// Requests share cached prefixes only with those of the same key: the label of the weights. Without it a turn would
+    /// read the cache that older weights left behind when they were replaced without a flush (seen on SGLang 0.5.23
+    /// after an in-place update: the outputs were neither the old nor the new weights').
+    pub cache_key: String,
 }
 
 /// A finished turn, in the server's terms.

@@ -1,6 +1,8 @@
 //! The promises of the fleet, in virtual time over scripted engines: what is slow, silent, broken or restarted costs its
 //! own turns at most, every question is answered in time, and weights change without a wrong token.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)] // a test's helpers may fail
+
 mod support;
 
 use std::time::Duration;

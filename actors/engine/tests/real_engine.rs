@@ -3,6 +3,8 @@
 //! (`GREENROOM_ENGINE_URL` and `GREENROOM_ENGINE_WEIGHTS=dirA,dirB`, two models of one shape with a vocabulary of at least
 //! 512 and a context of at least 1024 tokens). Without either, the test says so and passes.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)] // a test's helpers may fail
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -117,8 +119,8 @@ struct Fleet {
 impl Fleet {
     async fn start(subject: &Subject) -> Self {
         let config = EngineConfig { drain_ms: 60_000, ..EngineConfig::default() };
-        let journal = Address::of_function("journal", |JournalMessage::Record(event)| {
-            if let RunEvent::EngineMoved { state, version, trouble, .. } = &event {
+        let journal = Address::of_function("journal", |message| {
+            if let JournalMessage::Record(RunEvent::EngineMoved { state, version, trouble, .. }) = message {
                 log(&format!("  {state:?} {version:?} {trouble:?}"));
             }
             Ok(())
@@ -212,7 +214,9 @@ async fn what_would_kill_or_be_refused_is_not_sent(fleet: &Fleet) {
     }
     let brim = GenerateRequest { input_ids: vec![3; 1_000], ..fleet.request(500) };
     let outcome = fleet.later(brim).await.unwrap().unwrap();
-    assert_eq!((outcome.output_ids.len(), outcome.finish), (24, FinishReason::Length), "clamped to the context");
+    // SGLang takes the request for all 24 tokens that are left and ends two before the brim.
+    let tokens = outcome.output_ids.len();
+    assert!((22..=24).contains(&tokens) && outcome.finish == FinishReason::Length, "clamped to the context: {tokens}");
 }
 
 async fn an_abandoned_turn_leaves_the_engine_idle(fleet: &Fleet, api: &dyn EngineApi) {
@@ -232,14 +236,14 @@ async fn an_abandoned_turn_leaves_the_engine_idle(fleet: &Fleet, api: &dyn Engin
 async fn each_pause_mode_changes_the_weights(fleet: &Fleet, greedy_a: &[u32]) {
     let [a, b] = fleet.weights.clone();
     let rows = [
-        (2, &b, PauseMode::Drain, 60),
-        (3, &a, PauseMode::Abort, LONG),
-        (4, &b, PauseMode::Retract, 150),
-        (5, &a, PauseMode::InPlace, 150),
+        (2, &b, PauseMode::Drain),
+        (3, &a, PauseMode::Abort),
+        (4, &b, PauseMode::Retract),
+        (5, &a, PauseMode::InPlace),
     ];
-    for (number, model_dir, pause, max_new_tokens) in rows {
-        let turn = fleet.later(fleet.request(max_new_tokens));
-        tokio::time::sleep(Duration::from_millis(700)).await;
+    for (number, model_dir, pause) in rows {
+        let turn = fleet.later(fleet.request(LONG));
+        tokio::time::sleep(Duration::from_millis(300)).await;
         let confirmed = fleet.update_to(number, model_dir, pause).await.unwrap();
         assert_eq!(confirmed.version.number, number);
         let outcome = turn.await.unwrap().unwrap();
@@ -247,13 +251,13 @@ async fn each_pause_mode_changes_the_weights(fleet: &Fleet, greedy_a: &[u32]) {
         let numbers: Vec<_> = outcome.versions.iter().map(|span| span.number.unwrap()).collect();
         let tokens = outcome.output_ids.len() as u32;
         match pause {
-            PauseMode::Drain => assert_eq!((numbers, tokens), (vec![1], 60)),
+            PauseMode::Drain => assert_eq!((numbers, tokens), (vec![1], LONG)),
             PauseMode::Abort => {
                 assert_eq!((numbers, outcome.finish), (vec![2], FinishReason::Abort));
                 assert!(tokens > 0 && tokens < LONG, "it kept {tokens} tokens");
             }
             PauseMode::Retract | PauseMode::InPlace => {
-                assert_eq!((numbers, tokens), (vec![number - 1, number], max_new_tokens), "it crossed the update");
+                assert_eq!((numbers, tokens), (vec![number - 1, number], LONG), "it crossed the update");
             }
         }
         let fresh = fleet.turn(12).await;

@@ -72,6 +72,7 @@ fn yes() -> bool {
 #[derive(Debug, Serialize)]
 pub(super) struct GenerateBody<'a> {
     rid: &'a str,
+    extra_key: &'a str,
     input_ids: &'a [u32],
     sampling_params: SamplingParams<'a>,
     return_logprob: bool,
@@ -104,6 +105,7 @@ impl<'a> GenerateBody<'a> {
         let sampling = &call.sampling;
         Self {
             rid: &call.rid,
+            extra_key: &call.cache_key,
             input_ids: &call.input_ids,
             sampling_params: SamplingParams {
                 temperature: sampling.temperature,

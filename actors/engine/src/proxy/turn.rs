@@ -36,6 +36,7 @@ impl Turn {
             rid: self.request.rid.clone(),
             input_ids: self.request.input_ids.clone(),
             sampling: self.request.sampling.clone(),
+            cache_key: WeightVersion { run: self.run.clone(), number: self.version }.to_string(),
         };
         let generated = tokio::time::timeout_at(self.deadline.instant(), self.api.generate(&call, self.deadline));
         let (report, answer) = tokio::select! {

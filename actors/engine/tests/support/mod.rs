@@ -243,7 +243,8 @@ impl Fleet {
         let journal = Arc::new(Mutex::new(Vec::new()));
         let journal_panics = Arc::new(Mutex::new(false));
         let (events, panics) = (journal.clone(), journal_panics.clone());
-        let journal_address = Address::of_function("journal", move |JournalMessage::Record(event)| {
+        let journal_address = Address::of_function("journal", move |message| {
+            let JournalMessage::Record(event) = message else { return Ok(()) };
             let panics = std::mem::take(&mut *panics.lock().unwrap());
             assert!(!panics, "the journal panics on purpose");
             events.lock().unwrap().push(event);
