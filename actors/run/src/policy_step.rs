@@ -7,7 +7,7 @@ use greenroom_core::{Address, AskError, Deadline, Reply, ask};
 use greenroom_messages::engine::{EnginePoolMessage, PauseMode, UpdateWeights};
 use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::trainer::{
-    ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerMessage, WarmStart, WarmStartReport,
+    ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerMessage, TrainerStatus, WarmStart, WarmStartReport,
 };
 use greenroom_messages::weights::{PublishWeights, WeightPublisherMessage, WeightReceiverMessage};
 use greenroom_messages::{Step, WeightVersion};
@@ -49,18 +49,19 @@ pub(crate) struct PolicyStep {
 }
 
 impl PolicyStep {
-    /// Makes and saves the initial policy.
+    /// Makes and saves the initial policy. A trainer that is not fresh has learnt the demonstrations at an attempt whose
+    /// save failed: they are not learnt twice.
     pub(crate) async fn prepare(
         &self,
         warm_start: Option<WarmStart>,
         checkpoint: String,
     ) -> Result<WarmStartReport, RunError> {
         let report = match warm_start {
-            Some(warm_start) => {
+            Some(warm_start) if self.status().await?.fresh => {
                 let wait_ms = self.config.warm_start_timeout_ms;
                 self.trainer(wait_ms, |reply| TrainerMessage::WarmStart(warm_start, reply)).await?
             }
-            None => WarmStartReport::default(),
+            _ => WarmStartReport::default(),
         };
         self.save(Step(0), checkpoint).await?;
         Ok(report)
@@ -69,10 +70,7 @@ impl PolicyStep {
     /// Brings the trainer to where the run is. After a restart it holds another state, and says so; after a failure
     /// (`mistrusted`) nothing it holds is believed.
     pub(crate) async fn bring_to(&self, held: &Held, mistrusted: bool) -> Result<(), RunError> {
-        let part = || self.parts.trainer.name().to_owned();
-        let deadline = Deadline::after_ms(STATUS_WAIT_MS);
-        let status = ask(&self.parts.trainer, deadline, TrainerMessage::Status).await;
-        let status = status.map_err(|error| RunError::Part { part: part(), reason: error.to_string() })?;
+        let status = self.status().await?;
         if status.step == held.step && !status.fresh && !mistrusted {
             return Ok(());
         }
@@ -83,7 +81,14 @@ impl PolicyStep {
             return Ok(());
         }
         let reason = format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step);
-        Err(RunError::Part { part: part(), reason })
+        Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
+    }
+
+    async fn status(&self) -> Result<TrainerStatus, RunError> {
+        let deadline = Deadline::after_ms(STATUS_WAIT_MS);
+        let status = ask(&self.parts.trainer, deadline, TrainerMessage::Status).await;
+        let part = || self.parts.trainer.name().to_owned();
+        status.map_err(|error| RunError::Part { part: part(), reason: error.to_string() })
     }
 
     /// Trains one step from where the run is, and saves the checkpoint.

@@ -82,17 +82,11 @@ impl BatchProgress {
     }
 }
 
-/// All open batches.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Batches(pub(crate) BTreeMap<BatchId, BatchProgress>);
-
-impl Batches {
-    /// Sorts restored groups by batch.
-    pub(crate) fn sorted(groups: Vec<FinishedGroup>) -> BTreeMap<BatchId, Vec<FinishedGroup>> {
-        let mut sorted: BTreeMap<BatchId, Vec<FinishedGroup>> = BTreeMap::new();
-        for group in groups {
-            sorted.entry(group.group.batch).or_default().push(group);
-        }
-        sorted
+/// Sorts groups by batch.
+pub(crate) fn by_batch(groups: Vec<FinishedGroup>) -> BTreeMap<BatchId, Vec<FinishedGroup>> {
+    let mut sorted: BTreeMap<BatchId, Vec<FinishedGroup>> = BTreeMap::new();
+    for group in groups {
+        sorted.entry(group.group.batch).or_default().push(group);
     }
+    sorted
 }

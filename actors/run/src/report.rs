@@ -1,6 +1,6 @@
 //! One line per step: for `metrics.jsonl`, and in words for the terminal and for grep.
 
-use greenroom_messages::trainer::TrainReport;
+use greenroom_messages::trainer::{TrainReport, WarmStartReport};
 use greenroom_messages::{BatchId, Purpose};
 use serde::{Deserialize, Serialize};
 
@@ -81,5 +81,17 @@ pub(crate) fn talk_measurement(batch: BatchId, metrics: &BatchMetrics) -> String
         metrics.num_groups,
         metrics.num_rollouts,
         metrics.not_graded
+    )
+}
+
+/// A warm start in words. The loss is a mean over a whole pass.
+pub(crate) fn talk_warm_start(report: &WarmStartReport) -> String {
+    format!(
+        "[warm start] steps={} tokens={} loss_first_pass={:.3} loss_last_pass={:.3} seconds={:.0}",
+        report.steps,
+        report.tokens,
+        report.first_loss,
+        report.last_loss,
+        report.elapsed_ms as f64 / 1_000.0
     )
 }

@@ -116,6 +116,14 @@ impl Schedule {
         effects
     }
 
+    /// The oldest version that may generate a batch.
+    pub fn oldest_version(&self, batch: BatchId) -> u64 {
+        match batch.purpose {
+            Purpose::Train => batch.number.saturating_sub(1 + self.mode.lag()),
+            Purpose::Evaluate | Purpose::HeldOut => batch.number,
+        }
+    }
+
     /// The measurements that belong to a step, in order.
     pub fn measurements(&self, step: u64) -> Vec<BatchId> {
         let at_the_ends = self.before_and_after && (step == 0 || step == self.steps);
@@ -151,11 +159,11 @@ impl Schedule {
         let newest =
             facts.batches.keys().filter(|batch| batch.purpose == Purpose::Train).map(|batch| batch.number).max();
         let number = newest.unwrap_or(committed + u64::from(training)) + 1;
-        let oldest_version = (number - 1).saturating_sub(self.mode.lag());
+        let batch = training_batch(number);
+        let oldest_version = self.oldest_version(batch);
         if generating || number > self.steps || serving < oldest_version || facts.stop.is_some() {
             return None;
         }
-        let batch = training_batch(number);
         facts.batches.insert(batch, BatchState::Running);
         Some(Effect::StartBatch { batch, oldest_version })
     }

@@ -1,0 +1,316 @@
+//! What the Conductor knows, and what it does on each input: note the fact, then start what the schedule says.
+
+mod finish;
+mod start;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use greenroom_messages::rollout::{BatchAccepted, FinishedGroup};
+use greenroom_messages::run::StopMode;
+use greenroom_messages::trainer::{TrainReport, WarmStartReport};
+use greenroom_messages::{BatchId, Purpose, RolloutId, Step, WeightVersion};
+use ractor::ActorRef;
+
+use crate::actor::{ConductorArguments, ConductorInput};
+use crate::progress::{AfterGroup, BatchProgress, by_batch};
+use crate::report::{StepLine, talk_measurement, talk_warm_start};
+use crate::{BatchMetrics, BatchState, Facts, RunError, Schedule, StepCommit, resume_point, schedule};
+
+const REASSERT_MS: u64 = 30_000;
+const RETRY_WAIT_MS: u64 = 2_000;
+
+/// The state of a running Conductor.
+pub struct ConductorState {
+    arguments: ConductorArguments,
+    myself: ActorRef<ConductorInput>,
+    schedule: Schedule,
+    facts: Facts,
+    batches: BTreeMap<BatchId, BatchProgress>,
+    /// Where each training batch begins, and where the one after it does.
+    positions: BTreeMap<u64, (u64, u64)>,
+    measured: BTreeMap<BatchId, BatchMetrics>,
+    steps: Vec<StepLine>,
+    checkpoint: Option<String>,
+    /// The rollouts of the step that is being trained.
+    training: Vec<RolloutId>,
+    training_metrics: BatchMetrics,
+    failures: u32,
+    /// When something last went on, and when batches were last asserted; milliseconds of the seam's clock.
+    progress_ms: u64,
+    asserted_ms: u64,
+    phase: String,
+    ended: bool,
+}
+
+impl std::fmt::Debug for ConductorState {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ConductorState").field("facts", &self.facts).finish_non_exhaustive()
+    }
+}
+
+impl ConductorState {
+    /// Reads where the run goes on.
+    pub(crate) fn resume(arguments: ConductorArguments, myself: ActorRef<ConductorInput>) -> Result<Self, RunError> {
+        let config = &arguments.config;
+        let schedule = Schedule::new(config, arguments.held_out_tasks > 0);
+        let point = resume_point(&arguments.database, arguments.directory.as_ref(), &schedule, config)?;
+        let committed = point.facts.committed.unwrap_or(0);
+        let now_ms = arguments.seam.clock.elapsed_ms();
+        let mut state = Self {
+            schedule,
+            facts: point.facts,
+            batches: BTreeMap::new(),
+            positions: BTreeMap::from([(committed, (0, point.next_position))]),
+            measured: BTreeMap::new(),
+            steps: point.metrics.iter().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+            checkpoint: point.checkpoint,
+            training: Vec::new(),
+            training_metrics: BatchMetrics::default(),
+            failures: 0,
+            progress_ms: now_ms,
+            asserted_ms: now_ms,
+            phase: String::new(),
+            ended: false,
+            myself,
+            arguments,
+        };
+        state.restore(point.groups);
+        Ok(state)
+    }
+
+    /// Takes groups that finished before this process began.
+    fn restore(&mut self, groups: Vec<FinishedGroup>) {
+        for (batch, finished) in by_batch(groups) {
+            let groups = self.groups_of(batch);
+            let mut progress = BatchProgress::new(groups, self.schedule.oldest_version(batch), finished);
+            let standing = self.standing(&mut progress);
+            if standing == AfterGroup::Complete && batch.purpose != Purpose::Train {
+                self.measured.insert(batch, progress.metrics());
+                self.facts.measured.push(batch);
+                continue;
+            }
+            if standing == AfterGroup::Complete {
+                self.facts.batches.insert(batch, BatchState::Complete);
+            }
+            self.batches.insert(batch, progress);
+        }
+    }
+
+    fn standing(&self, progress: &mut BatchProgress) -> AfterGroup {
+        let config = &self.arguments.config;
+        progress.standing(config.min_trainable_fraction, config.batch_retries)
+    }
+
+    /// Starts: first the checkpoint, if there is one, then whatever the schedule says.
+    pub(crate) fn begin(&mut self) -> Result<(), RunError> {
+        let Some(held) = self.held() else { return self.drive() };
+        self.facts.trainer_busy = true;
+        self.enter(format!("loading the checkpoint of {}", held.step), None);
+        let chain = self.chain();
+        self.run("conductor-load", async move { chain.bring_to(&held, true).await }, ConductorInput::Loaded);
+        Ok(())
+    }
+
+    pub(crate) fn on_accepted(
+        &mut self,
+        batch: BatchId,
+        result: Result<BatchAccepted, RunError>,
+    ) -> Result<(), RunError> {
+        if let Err(error) = result {
+            // the next tick asserts the batch again; a silence that lasts ends the run
+            self.note(format!("{} was not accepted yet: {error}", name_of(batch)));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn on_group(&mut self, group: FinishedGroup) -> Result<(), RunError> {
+        let batch = group.group.batch;
+        if self.facts.batches.get(&batch) != Some(&BatchState::Running) {
+            return Ok(());
+        }
+        let Some(progress) = self.batches.get_mut(&batch) else { return Ok(()) };
+        if progress.finished.contains_key(&group.group) {
+            return Ok(());
+        }
+        let file = self.arguments.directory.as_ref().map(|directory| directory.write_group(&group)).transpose()?;
+        self.arguments.database.finish_group(&group, file.as_deref().unwrap_or_default())?;
+        self.progress_ms = self.arguments.seam.clock.elapsed_ms();
+        let config = &self.arguments.config;
+        match progress.take(group, config.min_trainable_fraction, config.batch_retries) {
+            AfterGroup::Ignore | AfterGroup::Wait => self.show(),
+            AfterGroup::Complete => return self.on_complete(batch),
+            AfterGroup::Retry => {
+                self.note(format!("too few groups of {} may be used; the dropped ones are made again", name_of(batch)));
+                return self.assert_batch(batch);
+            }
+            AfterGroup::GiveUp => {
+                let reason = format!("{} could not be made: {}", name_of(batch), progress.reasons());
+                return Err(RunError::Part { part: "rollouts".to_owned(), reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn on_complete(&mut self, batch: BatchId) -> Result<(), RunError> {
+        if batch.purpose == Purpose::Train {
+            self.facts.batches.insert(batch, BatchState::Complete);
+        } else if let Some(progress) = self.batches.remove(&batch) {
+            let metrics = progress.metrics();
+            (self.arguments.talk)(&talk_measurement(batch, &metrics));
+            self.facts.batches.remove(&batch);
+            self.facts.measured.push(batch);
+            self.measured.insert(batch, metrics);
+        }
+        self.drive()
+    }
+
+    pub(crate) fn on_loaded(&mut self, result: Result<(), RunError>) -> Result<(), RunError> {
+        result?;
+        self.facts.trainer_busy = false;
+        self.drive()
+    }
+
+    pub(crate) fn on_prepared(&mut self, result: Result<WarmStartReport, RunError>) -> Result<(), RunError> {
+        let report = match result {
+            Ok(report) => report,
+            Err(error) => return self.try_again(error),
+        };
+        self.failures = 0;
+        if report.steps > 0 {
+            (self.arguments.talk)(&talk_warm_start(&report));
+        }
+        let metrics = serde_json::json!({ "step": 0, "warm_start": report });
+        self.commit(0, None, Vec::new(), metrics.to_string())
+    }
+
+    pub(crate) fn on_trained(&mut self, step: u64, result: Result<TrainReport, RunError>) -> Result<(), RunError> {
+        let report = match result {
+            Ok(report) => report,
+            Err(error) => {
+                self.facts.batches.insert(schedule::training_batch(step), BatchState::Complete);
+                return self.try_again(error);
+            }
+        };
+        self.failures = 0;
+        let line = StepLine::new(step, &self.training_metrics, report);
+        (self.arguments.talk)(&line.in_words(self.arguments.config.steps));
+        let batch = schedule::training_batch(step);
+        let rollouts = std::mem::take(&mut self.training);
+        self.commit(step, Some(batch), rollouts, line.to_json())?;
+        if let Some(directory) = &self.arguments.directory {
+            directory.append_metrics(&line)?;
+        }
+        self.steps.push(line);
+        self.batches.remove(&batch);
+        self.prune()?;
+        self.drive()
+    }
+
+    fn commit(
+        &mut self,
+        step: u64,
+        batch: Option<BatchId>,
+        rollouts: Vec<RolloutId>,
+        metrics: String,
+    ) -> Result<(), RunError> {
+        let checkpoint = checkpoint_name(step);
+        self.arguments.seam.faults.hit("run.commit.before");
+        self.arguments.database.commit_step(&StepCommit {
+            step: Step(step),
+            batch,
+            rollouts,
+            checkpoint: checkpoint.clone(),
+            version: WeightVersion { run: self.arguments.run.clone(), number: step },
+            next_position: self.positions.get(&step).map_or(0, |(_, next)| *next),
+            metrics,
+        })?;
+        self.arguments.seam.faults.hit("run.commit.after");
+        self.facts.committed = Some(step);
+        self.facts.trainer_busy = false;
+        self.checkpoint = Some(checkpoint);
+        if step == 0 { self.drive() } else { Ok(()) }
+    }
+
+    fn prune(&self) -> Result<(), RunError> {
+        let keep = self.arguments.config.keep_checkpoints as usize;
+        let Some(directory) = self.arguments.directory.as_ref().filter(|_| keep > 0) else { return Ok(()) };
+        let steps = self.arguments.database.committed_steps()?;
+        let kept: Vec<String> = steps.iter().rev().take(keep).map(|step| step.checkpoint.clone()).collect();
+        directory.prune(&kept, self.facts.committed.unwrap_or(0).saturating_sub(1))
+    }
+
+    pub(crate) fn on_published(&mut self, version: u64, result: Result<(), RunError>) -> Result<(), RunError> {
+        if let Err(error) = result {
+            return self.try_again(error);
+        }
+        self.failures = 0;
+        self.facts.trainer_busy = false;
+        self.facts.serving = Some(version);
+        self.drive()
+    }
+
+    /// Starts the failed chain again after a wait, unless it failed too often.
+    fn try_again(&mut self, error: RunError) -> Result<(), RunError> {
+        self.failures += 1;
+        if self.failures > self.arguments.config.step_retries {
+            return Err(error);
+        }
+        self.note(format!("{error}; tried again ({} of {})", self.failures, self.arguments.config.step_retries));
+        // the trainer stays busy in the meantime, or the schedule would start the same chain at once
+        self.facts.trainer_busy = true;
+        let wait = Duration::from_millis(RETRY_WAIT_MS * u64::from(self.failures));
+        self.myself.send_after(wait, || ConductorInput::Retry);
+        Ok(())
+    }
+
+    /// The wait after a failure is over.
+    pub(crate) fn on_retry(&mut self) -> Result<(), RunError> {
+        self.facts.trainer_busy = false;
+        self.drive()
+    }
+
+    pub(crate) fn on_stop(&mut self, mode: StopMode) -> Result<(), RunError> {
+        self.facts.stop = Some(mode);
+        self.drive()
+    }
+
+    pub(crate) fn on_pause(&mut self, paused: bool) -> Result<(), RunError> {
+        self.facts.training_paused = paused;
+        self.drive()
+    }
+
+    pub(crate) fn on_tick(&mut self) -> Result<(), RunError> {
+        let now_ms = self.arguments.seam.clock.elapsed_ms();
+        let running: Vec<BatchId> = self.running().collect();
+        let silence_ms = now_ms.saturating_sub(self.progress_ms);
+        if !running.is_empty() && silence_ms > self.arguments.config.batch_silence_ms {
+            let names: Vec<String> = running.iter().map(|batch| name_of(*batch)).collect();
+            let reason = format!("no group of {} finished for {} s", names.join(", "), silence_ms / 1_000);
+            return Err(RunError::Part { part: "rollouts".to_owned(), reason });
+        }
+        if now_ms.saturating_sub(self.asserted_ms) >= REASSERT_MS {
+            self.asserted_ms = now_ms;
+            for batch in running {
+                self.assert_batch(batch)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn running(&self) -> impl Iterator<Item = BatchId> {
+        self.facts.batches.iter().filter(|(_, state)| **state == BatchState::Running).map(|(batch, _)| *batch)
+    }
+}
+
+fn checkpoint_name(step: u64) -> String {
+    format!("step-{step:06}")
+}
+
+fn name_of(batch: BatchId) -> String {
+    match batch.purpose {
+        Purpose::Train => format!("batch {}", batch.number),
+        Purpose::Evaluate => format!("the evaluation after step {}", batch.number),
+        Purpose::HeldOut => format!("the held-out tasks after step {}", batch.number),
+    }
+}
