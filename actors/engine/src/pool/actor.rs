@@ -291,11 +291,9 @@ impl EnginePoolState {
     }
 
     async fn on_drained(&mut self, engine: EngineId, reply: Reply<Result<(), EngineFailure>>) {
-        if let Some(member) = self.members.by_engine.remove(&engine) {
-            if let Some(proxy) = member.running {
-                // Its turns, if any are left, are answered as lost by its end.
-                let _ = proxy.stop_and_wait(None, Some(Duration::from_millis(STOP_MS))).await;
-            }
+        if let Some(proxy) = self.members.by_engine.remove(&engine).and_then(|member| member.running) {
+            // Its turns, if any are left, are answered as lost by its end.
+            let _ = proxy.stop_and_wait(None, Some(Duration::from_millis(STOP_MS))).await;
         }
         self.router.remove_engine(&engine);
         reply.send(Ok(()));

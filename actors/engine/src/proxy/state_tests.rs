@@ -1,5 +1,7 @@
 //! The life of an engine as tables of inputs and effects, and its invariants under random inputs.
 
+#![allow(clippy::type_complexity)] // tables of changes
+
 use greenroom_core::Seed;
 use greenroom_messages::engine::{EngineFailureKind, EngineSpec, EngineState, PauseMode, UpdateWeights};
 use greenroom_messages::{BatchId, EngineId, GroupId, Purpose, RolloutId, RunId, WeightVersion};
