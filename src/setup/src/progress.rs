@@ -1,4 +1,4 @@
-//! What long work shows of itself: a bar on a terminal, a line every tenth otherwise.
+//! What long work shows of itself: a bar on a terminal, otherwise a line every quarter of what is worth it.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -10,12 +10,15 @@ pub(crate) fn say(text: &str) {
     eprintln!("greenroom: {text}");
 }
 
+/// Below this, lines would come faster than they are read.
+const WORTH_LINES_BYTES: u64 = 64 << 20;
+
 /// The progress of work that is counted in bytes.
 pub(crate) struct Progress {
     name: String,
     bar: Option<ProgressBar>,
     total_bytes: u64,
-    told_tenths: u64,
+    told_quarters: u64,
 }
 
 impl Progress {
@@ -32,7 +35,7 @@ impl Progress {
         if bar.is_none() {
             say(name);
         }
-        Self { name: name.to_owned(), bar, total_bytes, told_tenths: 0 }
+        Self { name: name.to_owned(), bar, total_bytes, told_quarters: 0 }
     }
 
     /// The total has become known.
@@ -49,11 +52,11 @@ impl Progress {
             bar.set_position(bytes);
             return;
         }
-        let tenths = bytes.saturating_mul(10).checked_div(self.total_bytes).unwrap_or(0);
-        if tenths > self.told_tenths {
-            self.told_tenths = tenths;
+        let quarters = bytes.saturating_mul(4).checked_div(self.total_bytes).unwrap_or(0);
+        if quarters > self.told_quarters && self.total_bytes >= WORTH_LINES_BYTES {
+            self.told_quarters = quarters;
             let (done, whole) = (bytes / 1_000_000, self.total_bytes / 1_000_000);
-            say(&format!("{}: {}% ({done} of {whole} MB)", self.name, tenths * 10));
+            say(&format!("{}: {}% ({done} of {whole} MB)", self.name, quarters * 25));
         }
     }
 }

@@ -86,12 +86,12 @@ fn provide(python: &Python, wheel: &Wheel, address: Option<&str>, downloads: &Pa
     if let Some(address) = address {
         // a part that was damaged on disk is thrown away once; damaged a second time, it comes so from the index
         for last in [false, true] {
-            match download(python, address, &part, wheel.file) {
+            match download(python, address, &part, wheel.requirement) {
                 Ok(()) if verified(wheel, &part) => return Ok(std::fs::rename(&part, &path)?),
                 Ok(()) if last => bail!("{} has another checksum than it must have; nothing of it is kept", wheel.file),
-                Ok(()) => say(&format!("{}: the checksum is wrong; fetching it anew", wheel.file)),
+                Ok(()) => say(&format!("{}: fetching it anew", wheel.requirement)),
                 Err(error) => {
-                    say(&format!("{}: {error:#}; leaving it to pip", wheel.file));
+                    say(&format!("{}: {error:#}; leaving it to pip", wheel.requirement));
                     break;
                 }
             }
@@ -117,7 +117,7 @@ fn download(python: &Python, address: &str, part: &Path, name: &str) -> anyhow::
     if bytes() > 0 {
         say(&format!("{name}: going on after {} MB", bytes() / 1_000_000));
     }
-    let mut progress = Progress::new(name, 0);
+    let mut progress = Progress::new(&format!("fetching {name}"), 0);
     loop {
         let before = bytes();
         let arguments = [address.as_ref(), part.as_os_str()];
@@ -161,7 +161,7 @@ fn verified(wheel: &Wheel, path: &Path) -> bool {
     if !path.is_file() {
         return false;
     }
-    let right = sha256(path, &format!("checking {}", wheel.file)).is_ok_and(|sum| sum == wheel.sha256);
+    let right = sha256(path, &format!("checking {}", wheel.requirement)).is_ok_and(|sum| sum == wheel.sha256);
     if !right {
         say(&format!("{} is not what it must be and is removed", path.display()));
         std::fs::remove_file(path).ok();
