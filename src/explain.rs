@@ -41,6 +41,7 @@ pub fn pages() -> Vec<&'static ErrorPage> {
         greenroom_rollout::ERRORS,
         greenroom_rollout::AGENT_ERRORS,
         greenroom_rollout::GRADING_ERRORS,
+        greenroom_rollout::MAKE_ERRORS,
         greenroom_engine::ERRORS,
         greenroom_sandbox::ERRORS,
         greenroom_tokens::ERRORS,
@@ -50,7 +51,9 @@ pub fn pages() -> Vec<&'static ErrorPage> {
     .flatten()
     .collect();
     #[cfg(feature = "torch")]
-    pages.extend(greenroom_trainer::ERRORS.iter().chain(greenroom_policy::error::ERRORS));
+    pages.extend(
+        [greenroom_trainer::ERRORS, greenroom_policy::ERRORS, greenroom_policy::server::ERRORS].into_iter().flatten(),
+    );
     pages.sort_by_key(|page| page.code);
     pages
 }

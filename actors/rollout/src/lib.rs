@@ -23,6 +23,7 @@ pub use config::{
     GRADING_PREPARATION_MS, GUARD_SLACK_MS, LEASE_MARGIN_MS, LIFETIME_SLACK_MS, MAX_BACKOFF_MS, RolloutConfig,
     lease_problem,
 };
+pub use dataset::make::MAKE_ERRORS;
 pub use dataset::{Dataset, Task};
 pub use error::{ERRORS, RolloutError};
 pub use grading::GRADING_ERRORS;

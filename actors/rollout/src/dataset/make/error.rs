@@ -9,7 +9,7 @@ use crate::agent::AgentError;
 /// Tasks could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
-    /// The built-in content contradicts itself (GR0320).
+    /// The built-in content contradicts itself (GR0330).
     #[error("built-in content, {place}: {reason}: mend the file under config/quickstart")]
     Content {
         /// File and line or name.
@@ -17,7 +17,7 @@ pub enum MakeError {
         /// What is wrong.
         reason: String,
     },
-    /// A program that is needed is missing, failed or took too long (GR0321).
+    /// A program that is needed is missing, failed or took too long (GR0331).
     #[error("`{command}` failed ({reason}): git and python3 must be installed and work from a terminal")]
     Program {
         /// The command.
@@ -25,7 +25,7 @@ pub enum MakeError {
         /// Exit status and the end of its output.
         reason: String,
     },
-    /// A task does not hold what it promises (GR0322).
+    /// A task does not hold what it promises (GR0332).
     #[error("task {task} is not usable: {reason}")]
     Check {
         /// The task.
@@ -33,7 +33,7 @@ pub enum MakeError {
         /// Which promise broke.
         reason: String,
     },
-    /// A file or folder cannot be read or written (GR0323).
+    /// A file or folder cannot be read or written (GR0333).
     #[error("{path}: {reason}: choose another folder, or make room and give write access")]
     File {
         /// The path.
@@ -41,7 +41,7 @@ pub enum MakeError {
         /// What the system said.
         reason: String,
     },
-    /// The tokenizer could not be trained (GR0324).
+    /// The tokenizer could not be trained (GR0334).
     #[error("the tokenizer could not be made: {reason}")]
     Tokenizer {
         /// What the library said.
@@ -56,11 +56,11 @@ impl MakeError {
     /// The stable code of this error.
     pub fn code(&self) -> &'static str {
         match self {
-            Self::Content { .. } => "GR0320",
-            Self::Program { .. } => "GR0321",
-            Self::Check { .. } => "GR0322",
-            Self::File { .. } => "GR0323",
-            Self::Tokenizer { .. } => "GR0324",
+            Self::Content { .. } => "GR0330",
+            Self::Program { .. } => "GR0331",
+            Self::Check { .. } => "GR0332",
+            Self::File { .. } => "GR0333",
+            Self::Tokenizer { .. } => "GR0334",
             Self::Agent(_) => "GR0311",
         }
     }
@@ -81,27 +81,27 @@ impl MakeError {
 /// The pages of these codes.
 pub const MAKE_ERRORS: &[ErrorPage] = &[
     ErrorPage {
-        code: "GR0320",
+        code: "GR0330",
         cause: "the quickstart's own content (projects, bugs, commands, agent file) contradicts itself",
         remedy: "the message names file and line under config/quickstart; it was edited, or this is a defect",
     },
     ErrorPage {
-        code: "GR0321",
+        code: "GR0331",
         cause: "git, python3, sh or timeout is missing, failed, or took too long while tasks were made",
         remedy: "install git, python3 and coreutils and try the command of the message in a terminal",
     },
     ErrorPage {
-        code: "GR0322",
+        code: "GR0332",
         cause: "a made task does not hold what it promises: the fix must earn 1, doing nothing 0, in every run",
         remedy: "the message says which promise broke; a machine under heavy load may need another try",
     },
     ErrorPage {
-        code: "GR0323",
+        code: "GR0333",
         cause: "a folder for tasks cannot be written, or holds something that was not made here",
         remedy: "choose an empty folder with some free space",
     },
     ErrorPage {
-        code: "GR0324",
+        code: "GR0334",
         cause: "the quickstart's tokenizer could not be trained from its text",
         remedy: "this is a defect of the build; report the message",
     },
