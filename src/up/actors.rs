@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use greenroom_core::{
-    Address, ChildFailure, ChildSpec, ChildStart, RestartPolicy, Supervisor, SupervisorArguments, SupervisorMessage,
+    Address, ChildFailure, ChildSpec, RestartPolicy, Supervisor, SupervisorArguments, SupervisorMessage, startup_cause,
 };
 use greenroom_engine::{EnginePool, EnginePoolArguments, http_api_factory};
 use greenroom_messages::Purpose;
@@ -17,7 +17,7 @@ use greenroom_rollout::manager::{RolloutManager, RolloutManagerArguments};
 use greenroom_run::{Conductor, ConductorArguments, ConductorParts, Journal, JournalArguments, RunEnd};
 use greenroom_sandbox::{LeaseNumbers, SandboxPool, SandboxPoolArguments};
 use greenroom_weights::{DirectoryCarrier, PublisherArguments, ReceiverArguments, WeightPublisher, WeightReceiver};
-use ractor::{Actor, ActorRef, Message};
+use ractor::{Actor, ActorRef};
 use tokio::sync::watch;
 
 use super::preparation::Prepared;
@@ -69,8 +69,9 @@ pub(super) async fn start(
     children.push(wiring.conductor(&prepared, progress, talk, end.clone()));
     let on_give_up = Box::new(move |failure: ChildFailure| end.tell(RunEnd::Failed(format!("GR0005: {failure}"))));
     let arguments = SupervisorArguments { children, on_give_up };
-    let (supervisor, _) =
-        Actor::spawn(None, Supervisor, arguments).await.context("GR0903: the run could not be started")?;
+    let (supervisor, _) = Actor::spawn(None, Supervisor, arguments)
+        .await
+        .map_err(|error| anyhow::anyhow!("GR0903: the run could not be started: {}", startup_cause(error)))?;
     Ok(RunningActors {
         supervisor,
         conductor: wiring.parts_conductor,
@@ -111,7 +112,7 @@ impl Wiring {
         let arguments =
             move || JournalArguments { database: prepared.database.clone(), clock: prepared.seam.clock, feed: None };
         // a journal that cannot write must not be papered over
-        child("journal", RestartPolicy::NEVER, || Journal, arguments, move |actor| address.rebind(actor))
+        ChildSpec::of_actor("journal", RestartPolicy::NEVER, || Journal, arguments, move |actor| address.rebind(actor))
     }
 
     #[cfg(feature = "torch")]
@@ -119,7 +120,13 @@ impl Wiring {
         use greenroom_trainer::{Trainer, TrainerArguments};
         let (prepared, address) = (prepared.clone(), self.parts.trainer.clone());
         let arguments = move || TrainerArguments::new(prepared.config.trainer.clone(), prepared.model_dir.clone());
-        Ok(child("trainer", RestartPolicy::PATIENT, || Trainer, arguments, move |actor| address.rebind(actor)))
+        Ok(ChildSpec::of_actor(
+            "trainer",
+            RestartPolicy::PATIENT,
+            || Trainer,
+            arguments,
+            move |actor| address.rebind(actor),
+        ))
     }
 
     #[cfg(not(feature = "torch"))]
@@ -145,12 +152,23 @@ impl Wiring {
         };
         let address = self.parts.publisher.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        let mut children =
-            vec![child("publisher", RestartPolicy::PATIENT, || WeightPublisher, move || publisher.clone(), bind)];
+        let mut children = vec![ChildSpec::of_actor(
+            "publisher",
+            RestartPolicy::PATIENT,
+            || WeightPublisher,
+            move || publisher.clone(),
+            bind,
+        )];
         for (name, address) in self.parts.receivers.clone() {
             let (receiver, bind) = (receiver.clone(), move |actor: &_| address.rebind(actor));
             let name = format!("receiver {name}");
-            children.push(child(&name, RestartPolicy::PATIENT, || WeightReceiver, move || receiver.clone(), bind));
+            children.push(ChildSpec::of_actor(
+                &name,
+                RestartPolicy::PATIENT,
+                || WeightReceiver,
+                move || receiver.clone(),
+                bind,
+            ));
         }
         Ok(children)
     }
@@ -167,7 +185,7 @@ impl Wiring {
         };
         let address = self.parts.engines.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        Ok(child("engine pool", RestartPolicy::PATIENT, || EnginePool, move || arguments.clone(), bind))
+        Ok(ChildSpec::of_actor("engine pool", RestartPolicy::PATIENT, || EnginePool, move || arguments.clone(), bind))
     }
 
     fn sandbox_pools(&self, prepared: &Arc<Prepared>) -> anyhow::Result<Vec<ChildSpec>> {
@@ -185,7 +203,7 @@ impl Wiring {
             let address = self.sandboxes[&image.name].clone();
             let bind = move |actor: &_| address.rebind(actor);
             let name = format!("sandbox pool {}", image.name);
-            child(&name, RestartPolicy::PATIENT, || SandboxPool, move || arguments.clone(), bind)
+            ChildSpec::of_actor(&name, RestartPolicy::PATIENT, || SandboxPool, move || arguments.clone(), bind)
         };
         Ok(prepared.images.iter().map(pool).collect())
     }
@@ -208,7 +226,13 @@ impl Wiring {
         arguments.check()?;
         let address = self.parts.rollouts.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        Ok(child("rollout manager", RestartPolicy::PATIENT, || RolloutManager, move || arguments.clone(), bind))
+        Ok(ChildSpec::of_actor(
+            "rollout manager",
+            RestartPolicy::PATIENT,
+            || RolloutManager,
+            move || arguments.clone(),
+            bind,
+        ))
     }
 
     fn conductor(
@@ -237,33 +261,8 @@ impl Wiring {
         };
         let address = self.parts_conductor.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        child("conductor", RestartPolicy::PATIENT, || Conductor, move || arguments.clone(), bind)
+        ChildSpec::of_actor("conductor", RestartPolicy::PATIENT, || Conductor, move || arguments.clone(), bind)
     }
-}
-
-/// A supervised child: an actor, its arguments made anew for each start, and the address that is bound to it.
-fn child<A>(
-    name: &str,
-    policy: RestartPolicy,
-    actor: impl Fn() -> A + Send + Sync + 'static,
-    arguments: impl Fn() -> A::Arguments + Send + Sync + 'static,
-    bind: impl Fn(&ActorRef<A::Msg>) + Send + Sync + 'static,
-) -> ChildSpec
-where
-    A: Actor,
-    A::Msg: Message,
-{
-    let shared = Arc::new((actor, arguments, bind));
-    let start: ChildStart = Box::new(move |supervisor| {
-        let shared = shared.clone();
-        Box::pin(async move {
-            let (actor, arguments, bind) = &*shared;
-            let (started, _) = Actor::spawn_linked(None, actor(), arguments(), supervisor).await?;
-            bind(&started);
-            Ok(started.get_cell())
-        })
-    });
-    ChildSpec { name: name.to_owned(), policy, start }
 }
 
 /// Rows of the model's embedding: a token id outside of them would kill an engine.

@@ -31,7 +31,9 @@ pub use fault::{Fault, FaultPlanError, Faults};
 pub use intensity::{RestartDecision, RestartIntensity, RestartPolicy};
 pub use seed::{Random, Seed};
 pub use spawn::{spawn_blocking_named, spawn_named};
-pub use supervisor::{ChildFailure, ChildSpec, ChildStart, Supervisor, SupervisorArguments, SupervisorMessage};
+pub use supervisor::{
+    ChildFailure, ChildSpec, ChildStart, Supervisor, SupervisorArguments, SupervisorMessage, startup_cause,
+};
 
 /// What every actor is given from outside: time, randomness and injected faults.
 #[derive(Clone, Debug)]

@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
 use crate::{Clock, RestartDecision, RestartIntensity, RestartPolicy};
 
@@ -26,6 +27,33 @@ pub struct ChildSpec {
     pub policy: RestartPolicy,
     /// How it is started.
     pub start: ChildStart,
+}
+
+impl ChildSpec {
+    /// A child that is an actor: made, with its arguments made anew, at each start; `bind` is told of each incarnation,
+    /// so that addresses can follow it.
+    pub fn of_actor<A>(
+        name: &str,
+        policy: RestartPolicy,
+        actor: impl Fn() -> A + Send + Sync + 'static,
+        arguments: impl Fn() -> A::Arguments + Send + Sync + 'static,
+        bind: impl Fn(&ActorRef<A::Msg>) + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: Actor,
+    {
+        let shared = Arc::new((actor, arguments, bind));
+        let start: ChildStart = Box::new(move |supervisor| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let (actor, arguments, bind) = &*shared;
+                let (started, _) = Actor::spawn_linked(None, actor(), arguments(), supervisor).await?;
+                bind(&started);
+                Ok(started.get_cell())
+            })
+        });
+        Self { name: name.to_owned(), policy, start }
+    }
 }
 
 impl fmt::Debug for ChildSpec {
@@ -53,6 +81,17 @@ pub struct ChildFailure {
 pub enum SupervisorMessage {
     /// Sent by the supervisor to itself when a back-off is over: start that child again.
     Restart(String),
+}
+
+/// Why an actor could not be started: its own error alone, without the framework's words around it at every level.
+pub fn startup_cause(error: SpawnErr) -> ActorProcessingErr {
+    match error {
+        SpawnErr::StartupFailed(cause) => match cause.downcast::<SpawnErr>() {
+            Ok(inner) => startup_cause(*inner),
+            Err(cause) => cause,
+        },
+        other => other.into(),
+    }
 }
 
 /// What a supervisor starts with.
@@ -84,7 +123,7 @@ pub struct SupervisorState {
 impl SupervisorState {
     async fn start(&mut self, name: &str, myself: ActorCell) -> Result<(), ActorProcessingErr> {
         let Some(child) = self.children.get_mut(name) else { return Ok(()) };
-        let cell = (child.spec.start)(myself).await?;
+        let cell = (child.spec.start)(myself).await.map_err(root_cause)?;
         self.names.insert(cell.get_id(), name.to_owned());
         child.running = Some(cell);
         Ok(())
@@ -110,6 +149,11 @@ impl SupervisorState {
     }
 }
 
+/// A child's starter usually hands on what ractor said; only the child's own error is of use to people.
+fn root_cause(error: ActorProcessingErr) -> ActorProcessingErr {
+    error.downcast::<SpawnErr>().map_or_else(|error| error, |error| startup_cause(*error))
+}
+
 impl Actor for Supervisor {
     type Msg = SupervisorMessage;
     type State = SupervisorState;
@@ -132,7 +176,8 @@ impl Actor for Supervisor {
             on_give_up: arguments.on_give_up,
         };
         for name in order {
-            state.start(&name, myself.get_cell()).await?;
+            let started = state.start(&name, myself.get_cell()).await;
+            started.map_err(|cause| ActorProcessingErr::from(format!("{name}: {cause}")))?;
         }
         Ok(state)
     }
@@ -175,7 +220,6 @@ impl Actor for Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
@@ -199,24 +243,41 @@ mod tests {
         }
     }
 
+    struct Unwilling;
+    impl Actor for Unwilling {
+        type Msg = ();
+        type State = ();
+        type Arguments = ();
+        async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+            Err("the file is missing".into())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_child_that_cannot_start_is_named_with_its_own_words_only() {
+        let start: ChildStart = Box::new(|supervisor| {
+            Box::pin(async move { Ok(Actor::spawn_linked(None, Unwilling, (), supervisor).await?.0.get_cell()) })
+        });
+        let child = ChildSpec { name: "reader".into(), policy: RestartPolicy::NEVER, start };
+        let arguments = SupervisorArguments { children: vec![child], on_give_up: Box::new(|_| {}) };
+        let error = Actor::spawn(None, Supervisor, arguments).await.err().map(startup_cause).unwrap();
+        assert_eq!(error.to_string(), "reader: the file is missing");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_failing_child_is_restarted_then_given_up_aloud() {
         let starts = Arc::new(AtomicU32::new(0));
         let address = Address::<&'static str>::unbound("worker");
         let (gave_up, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let (starts_seen, bound) = (starts.clone(), address.clone());
-        let start: ChildStart = Box::new(move |supervisor| {
-            let (starts, address) = (starts_seen.clone(), bound.clone());
-            Box::pin(async move {
-                let (actor, _) = Actor::spawn_linked(None, Worker, (), supervisor).await?;
-                starts.fetch_add(1, Ordering::Relaxed);
-                address.rebind(&actor);
-                Ok(actor.get_cell())
-            })
-        });
+        let bind = move |actor: &ActorRef<&'static str>| {
+            starts_seen.fetch_add(1, Ordering::Relaxed);
+            bound.rebind(actor);
+        };
         let policy = RestartPolicy { restarts: 2, within_ms: 60_000, backoff_ms: 10, backoff_limit_ms: 100 };
+        let worker = ChildSpec::of_actor("worker", policy, || Worker, || (), bind);
         let arguments = SupervisorArguments {
-            children: vec![ChildSpec { name: "worker".into(), policy, start }],
+            children: vec![worker],
             on_give_up: Box::new(move |failure| drop(gave_up.send(failure))),
         };
         let (_, ended) = Actor::spawn(None, Supervisor, arguments).await.unwrap();
