@@ -14,10 +14,12 @@ use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::sandbox::{ClaimLease, ClaimedLease, SandboxFailure, SandboxPoolMessage};
 use greenroom_messages::{LeaseId, RolloutId};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::task::AbortHandle;
 
 use crate::config::PoolConfig;
 use crate::error::SandboxError;
 use crate::lease::{LeaseArguments, LeaseMessage, SandboxLease, guarded_address};
+use crate::patience;
 use crate::provider::{ImageSpec, Labels, Provider, SandboxBox};
 use crate::state::{BoxNumber, ClaimNumber, PoolEffect, PoolEvent, PoolState};
 
@@ -108,6 +110,8 @@ pub struct PoolActorState {
     clock: Clock,
     boxes: BTreeMap<BoxNumber, Arc<dyn SandboxBox>>,
     leases: BTreeMap<BoxNumber, ActorRef<LeaseMessage>>,
+    /// Creations under way; ending one drops what it has made so far.
+    creations: BTreeMap<BoxNumber, AbortHandle>,
     claims: BTreeMap<ClaimNumber, OpenClaim>,
     next_claim: ClaimNumber,
     drains: Vec<Reply<()>>,
@@ -132,6 +136,7 @@ impl Actor for SandboxPool {
             arguments,
             boxes: BTreeMap::new(),
             leases: BTreeMap::new(),
+            creations: BTreeMap::new(),
             claims: BTreeMap::new(),
             next_claim: 0,
             drains: Vec::new(),
@@ -154,12 +159,17 @@ impl Actor for SandboxPool {
             }
             PoolMessage::Protocol(SandboxPoolMessage::Drain(reply)) => {
                 state.drains.push(reply);
+                // Each comes back as a failed creation, or as a box that was ready in the same moment.
+                state.creations.values().for_each(AbortHandle::abort);
                 state.step(PoolEvent::Drain, &myself).await?;
             }
             PoolMessage::Report(PoolReport::Event(event)) => {
                 if let PoolEvent::Destroyed(number) = event {
                     state.boxes.remove(&number);
                     state.leases.remove(&number);
+                }
+                if let PoolEvent::CreateFailed(number, _) = event {
+                    state.creations.remove(&number);
                 }
                 if event == PoolEvent::Tick {
                     state.tick_at_ms = None;
@@ -168,6 +178,7 @@ impl Actor for SandboxPool {
             }
             PoolMessage::Report(PoolReport::Created(number, sandbox)) => {
                 watch_end(number, sandbox.clone(), &myself);
+                state.creations.remove(&number);
                 state.boxes.insert(number, sandbox);
                 state.step(PoolEvent::Created(number), &myself).await?;
             }
@@ -261,13 +272,15 @@ impl PoolActorState {
         }
     }
 
-    fn create(&self, number: BoxNumber, myself: &ActorRef<PoolMessage>) {
+    fn create(&mut self, number: BoxNumber, myself: &ActorRef<PoolMessage>) {
         let arguments = self.arguments.clone();
         let image = arguments.image.name.clone();
         let made = spawn_named(format!("sandbox-create-{number}"), async move {
             let lifetime_ms = arguments.config.warm_lifetime_ms;
-            arguments.provider.create(&arguments.image, &arguments.labels, lifetime_ms).await
+            let SandboxPoolArguments { provider, image, labels, config, .. } = &arguments;
+            patience::create(&**provider, image, labels, lifetime_ms, config.create_timeout_ms).await
         });
+        self.creations.insert(number, made.abort_handle());
         let myself = myself.clone();
         let reporter = async move {
             let made = match made.await {
@@ -361,7 +374,7 @@ impl PoolActorState {
         let (sandbox, myself) = (self.boxes.get(&number).cloned(), myself.clone());
         let task = async move {
             if let Some(sandbox) = sandbox
-                && let Err(error) = sandbox.destroy().await
+                && let Err(error) = patience::destroy(&*sandbox).await
             {
                 tracing::error!(box_id = sandbox.box_id(), %error, "a sandbox is not wholly destroyed");
             }

@@ -31,6 +31,8 @@ pub struct PoolConfig {
     pub max_creating: u32,
     /// A warm box older than this is replaced, milliseconds; leased boxes have the lifetime of their lease.
     pub warm_lifetime_ms: u64,
+    /// A box that takes longer to make counts as a failed creation, milliseconds; above the provider's own limit.
+    pub create_timeout_ms: u64,
     /// First wait after a failed creation, milliseconds; doubles up to `backoff_max_ms`.
     pub backoff_first_ms: u64,
     /// Longest wait between attempts to create, milliseconds.
@@ -46,6 +48,7 @@ impl Default for PoolConfig {
             max_boxes: 64,
             max_creating: 4,
             warm_lifetime_ms: 3_600_000,
+            create_timeout_ms: 120_000,
             backoff_first_ms: 500,
             backoff_max_ms: 30_000,
             failures_before_claims_fail: 3,
@@ -160,6 +163,10 @@ impl SandboxConfig {
         require(pool.max_boxes > 0, "sandbox.pool.max_boxes must be at least 1");
         require(pool.max_creating > 0, "sandbox.pool.max_creating must be at least 1");
         require(pool.warm_boxes <= pool.max_boxes, "sandbox.pool.warm_boxes must not exceed max_boxes");
+        require(
+            pool.create_timeout_ms > self.local.create_timeout_ms,
+            "sandbox.pool.create_timeout_ms must be above sandbox.local.create_timeout_ms",
+        );
         require(pool.backoff_first_ms > 0, "sandbox.pool.backoff_first_ms must be at least 1");
         require(
             pool.backoff_first_ms <= pool.backoff_max_ms,

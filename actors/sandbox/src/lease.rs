@@ -17,6 +17,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::actor::{PoolMessage, PoolReport, report};
 use crate::error::SandboxError;
 use crate::lease_state::{LeaseEnd, LeaseState};
+use crate::patience;
 use crate::provider::SandboxBox;
 use crate::state::{BoxNumber, PoolEvent};
 
@@ -184,7 +185,7 @@ impl LeaseActorState {
         }
         let (sandbox, myself) = (self.arguments.sandbox.clone(), myself.clone());
         let task = async move {
-            let destroyed = sandbox.destroy().await;
+            let destroyed = patience::destroy(&*sandbox).await;
             let _ = myself.send_message(LeaseMessage::Destroyed(destroyed));
         };
         drop(spawn_named(format!("{}-destroy", self.arguments.lease), task));

@@ -19,6 +19,7 @@ mod lease_state;
 mod local;
 pub mod metrics;
 mod output;
+mod patience;
 mod provider;
 mod state;
 

@@ -22,6 +22,10 @@ struct Memory {
     alive: Arc<Mutex<BTreeSet<String>>>,
     made: Mutex<u32>,
     fail: Mutex<u32>,
+    /// So many creations hang.
+    hang: Mutex<u32>,
+    /// So many attempts to destroy a box fail.
+    destroy_fails: Arc<Mutex<u32>>,
     kill_switch: Mutex<Vec<watch::Sender<Option<SandboxError>>>>,
 }
 
@@ -30,6 +34,7 @@ struct MemoryBox {
     alive: Arc<Mutex<BTreeSet<String>>>,
     until: Mutex<Instant>,
     end: watch::Sender<Option<SandboxError>>,
+    destroy_fails: Arc<Mutex<u32>>,
 }
 
 impl Drop for MemoryBox {
@@ -46,6 +51,15 @@ impl Provider for Memory {
         _: &Labels,
         lifetime_ms: u64,
     ) -> Result<Box<dyn SandboxBox>, SandboxError> {
+        let hangs = {
+            let mut hang = self.hang.lock().unwrap();
+            let hangs = *hang > 0;
+            *hang -= u32::from(hangs);
+            hangs
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
         tokio::time::sleep(Duration::from_millis(100)).await;
         let mut fail = self.fail.lock().unwrap();
         if *fail > 0 {
@@ -60,7 +74,8 @@ impl Provider for Memory {
         let end = watch::channel(None).0;
         self.kill_switch.lock().unwrap().push(end.clone());
         let until = Mutex::new(Instant::now() + Duration::from_millis(lifetime_ms));
-        Ok(Box::new(MemoryBox { box_id, alive: self.alive.clone(), until, end }))
+        let destroy_fails = self.destroy_fails.clone();
+        Ok(Box::new(MemoryBox { box_id, alive: self.alive.clone(), until, end, destroy_fails }))
     }
 
     async fn list(&self, _: &Labels) -> Result<Vec<BoxSummary>, SandboxError> {
@@ -126,6 +141,11 @@ impl SandboxBox for MemoryBox {
     }
 
     async fn destroy(&self) -> Result<(), SandboxError> {
+        let mut fails = self.destroy_fails.lock().unwrap();
+        if *fails > 0 {
+            *fails -= 1;
+            return Err(SandboxError::Lost { box_id: self.box_id.clone(), detail: "a process did not die".into() });
+        }
         self.alive.lock().unwrap().remove(&self.box_id);
         self.end.send_if_modified(|end| {
             let first = end.is_none();
@@ -153,8 +173,10 @@ async fn open(config: PoolConfig) -> Hall {
         provider: provider.clone(),
         labels: Labels::new(),
         seam: Seam::simulated(1, 0, Faults::none()),
-        journal: Some(Address::of_function("journal", move |JournalMessage::Record(event)| {
-            recorded.lock().unwrap().push(event);
+        journal: Some(Address::of_function("journal", move |message| {
+            if let JournalMessage::Record(event) = message {
+                recorded.lock().unwrap().push(event);
+            }
             Ok(())
         })),
         lease_numbers: LeaseNumbers::starting_at(7),
@@ -325,4 +347,38 @@ async fn a_pool_that_stops_takes_its_boxes_along() {
     hall.actor.stop_and_wait(None, None).await.unwrap();
     sleep_ms(500).await;
     assert!(matches!(exec(&lease, "true").await, Err(AskError::Gone { .. } | AskError::Dropped { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_hangs_does_not_hold_its_place_for_ever() {
+    let config = PoolConfig { warm_boxes: 0, max_boxes: 1, ..PoolConfig::default() };
+    let limit_ms = config.create_timeout_ms;
+    let hall = open(config).await;
+    *hall.provider.hang.lock().unwrap() = 1;
+    let refused = hall.claim(600_000, limit_ms - 1_000).await.unwrap_err();
+    assert_eq!(refused.kind, SandboxFailureKind::ClaimTimedOut, "{refused}");
+    assert!(hall.claim(600_000, 60_000).await.is_ok(), "its place is free after the limit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_box_that_is_not_destroyed_at_first_is_destroyed_at_last() {
+    let hall = open(PoolConfig { warm_boxes: 1, max_boxes: 2, ..PoolConfig::default() }).await;
+    let held = hall.claim(600_000, 5_000).await.unwrap();
+    sleep_ms(500).await;
+    *hall.provider.destroy_fails.lock().unwrap() = 1;
+    release(&held).await;
+    assert!(!hall.provider.alive.lock().unwrap().contains("box-1"), "a leased box");
+    *hall.provider.destroy_fails.lock().unwrap() = 2;
+    ask(&hall.pool, Deadline::after_ms(60_000), SandboxPoolMessage::Drain).await.unwrap();
+    assert_eq!(hall.alive(), 0, "a warm box");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_does_not_wait_for_a_creation_that_hangs() {
+    let hall = open(small()).await;
+    *hall.provider.hang.lock().unwrap() = 1;
+    sleep_ms(50).await;
+    assert_eq!(hall.status().await.creating, 1);
+    ask(&hall.pool, Deadline::after_ms(1_000), SandboxPoolMessage::Drain).await.unwrap();
+    assert_eq!(hall.alive(), 0);
 }

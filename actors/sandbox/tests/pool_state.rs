@@ -15,6 +15,7 @@ fn config() -> PoolConfig {
         max_boxes: 6,
         max_creating: 3,
         warm_lifetime_ms: 1000,
+        create_timeout_ms: 1000,
         backoff_first_ms: 50,
         backoff_max_ms: 200,
         failures_before_claims_fail: 3,
