@@ -144,7 +144,9 @@ fn engines_that_are_lost_for_good_end_the_run_with_a_named_part_and_in_time() {
 fn catch(sabotage: Sabotage, invariants: &[&str]) {
     let scenario = |seed: u64| {
         let misfortunes = Misfortunes { sandbox: 8, probability: 0.3, ..Misfortunes::default() };
-        Scenario { sabotage: Some(sabotage), misfortunes, ..Scenario::random(seed) }
+        let mut scenario = Scenario { sabotage: Some(sabotage), misfortunes, ..Scenario::random(seed) };
+        scenario.rollout.max_attempts = 1;
+        scenario
     };
     let is_caught = |report: &Report| {
         let by_a_rule = report.violations.iter().any(|broken| invariants.contains(&broken.invariant));

@@ -25,9 +25,9 @@ const CHECKS: &[Check] = &[
 
 /// Breaches of all checks.
 pub(crate) fn violations(seen: &Seen, history: &History) -> Vec<Violation> {
-    let breaches = CHECKS.iter().flat_map(|(invariant, check)| {
-        check(seen, history).into_iter().map(|detail| Violation { invariant, detail })
-    });
+    let breaches = CHECKS
+        .iter()
+        .flat_map(|(invariant, check)| check(seen, history).into_iter().map(|detail| Violation { invariant, detail }));
     breaches.collect()
 }
 

@@ -27,5 +27,5 @@ pub use engine::SimulatedEngine;
 pub use error::SimError;
 pub use sandbox::{SimulatedBox, SimulatedProvider};
 pub use scenario::{Misfortunes, Sabotage, Scenario};
-pub use trainer::{SimulatedTrainer, TrainerArguments, TrainerState};
+pub use trainer::{SimulatedTrainer, TrainerArguments, TrainerInput, TrainerState};
 pub use world::{Report, World};

@@ -77,6 +77,8 @@ struct BoxInside {
 #[derive(Debug)]
 struct BoxState {
     is_solved: bool,
+    /// Whether destroying it failed once.
+    has_resisted: bool,
     ends_at: Instant,
     end: Option<SandboxError>,
 }
@@ -131,7 +133,12 @@ impl BoxInside {
 
 #[async_trait]
 impl Provider for SimulatedProvider {
-    async fn create(&self, image: &ImageSpec, _: &Labels, lifetime_ms: u64) -> Result<Box<dyn SandboxBox>, SandboxError> {
+    async fn create(
+        &self,
+        image: &ImageSpec,
+        _: &Labels,
+        lifetime_ms: u64,
+    ) -> Result<Box<dyn SandboxBox>, SandboxError> {
         let _open = self.shared.ledger.open_call("create");
         let trouble =
             self.shared.chance().strikes(&[Trouble::CreateFails, Trouble::CreateHangs, Trouble::CreateIsSlow]);
@@ -159,7 +166,7 @@ impl Provider for SimulatedProvider {
         let inside = Arc::new(BoxInside {
             id,
             shared: self.shared.clone(),
-            state: Mutex::new(BoxState { is_solved: false, ends_at, end: None }),
+            state: Mutex::new(BoxState { is_solved: false, has_resisted: false, ends_at, end: None }),
             changed: watch::Sender::new(0),
         });
         *last = Some(inside.clone());
@@ -251,7 +258,8 @@ impl SandboxBox for SimulatedBox {
         let _open = self.inside.shared.ledger.open_call("destroy");
         tokio::time::sleep(Duration::from_millis(50)).await;
         let shared = &self.inside.shared;
-        if shared.chance().strikes(&[Trouble::DestroyFails]).is_some() {
+        let may_resist = !std::mem::replace(&mut self.inside.state().has_resisted, true);
+        if may_resist && shared.chance().strikes(&[Trouble::DestroyFails]).is_some() {
             let (box_id, detail) = (self.inside.id.clone(), "a process did not die".to_owned());
             return Err(SandboxError::Lost { box_id, detail });
         }

@@ -69,6 +69,8 @@ pub struct Scenario {
     pub token_ms: u64,
     /// How long an optimizer step takes, milliseconds.
     pub train_ms: u64,
+    /// Whether the policy is warm-started.
+    pub warm_start: bool,
     /// What goes wrong.
     pub misfortunes: Misfortunes,
     /// From then on, in virtual milliseconds, no engine can be reached any more.
@@ -119,6 +121,7 @@ impl Default for Scenario {
             held_out_tasks: 1,
             token_ms: 20,
             train_ms: 30_000,
+            warm_start: false,
             misfortunes: Misfortunes::default(),
             engines_lost_at_ms: None,
             sabotage: None,
@@ -137,7 +140,8 @@ impl Scenario {
         scenario.run.steps = 2 + u64::from(among(2));
         scenario.run.groups_per_batch = 1 + among(3);
         scenario.run.samples_per_group = 2 + among(2);
-        scenario.run.pause = [PauseMode::Drain, PauseMode::Abort, PauseMode::Retract, PauseMode::InPlace][among(4) as usize];
+        scenario.run.pause =
+            [PauseMode::Drain, PauseMode::Abort, PauseMode::Retract, PauseMode::InPlace][among(4) as usize];
         scenario.rollout.max_running = 1 + among(8);
         scenario.engine.update_order = [UpdateOrder::Parallel, UpdateOrder::Rolling][among(2) as usize];
         scenario.engine_version = ["0.5.23", "0.5.10.post1"][among(2) as usize];
@@ -148,6 +152,7 @@ impl Scenario {
         scenario.weights.mode = [WeightMode::Full, WeightMode::Delta][among(2) as usize];
         scenario.weights.anchor_every = u64::from(2 + among(4));
         scenario.held_out_tasks = among(2);
+        scenario.warm_start = among(2) == 1;
         scenario.misfortunes = Misfortunes {
             engine: among(6),
             sandbox: among(10),
@@ -161,7 +166,7 @@ impl Scenario {
     /// A run of more than an hour, with a fleet of two.
     pub fn hour() -> Self {
         let mut scenario = Self { tasks: 4, token_ms: 60, train_ms: 120_000, ..Self::default() };
-        scenario.run.steps = 20;
+        scenario.run.steps = 24;
         scenario.run.groups_per_batch = 4;
         scenario.run.samples_per_group = 4;
         scenario.misfortunes = Misfortunes { engine: 10, sandbox: 20, trainer: 4, weights: 3, probability: 0.02 };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use greenroom_core::Reply;
+use greenroom_core::{Reply, spawn_named};
 use greenroom_messages::Step;
 use greenroom_messages::trainer::{
     ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerFailure, TrainerMessage, TrainerStatus,
@@ -15,6 +15,7 @@ use greenroom_messages::trainer::{
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
 
 use crate::chance::Chance;
 use crate::checks::batch_problems;
@@ -57,12 +58,13 @@ impl TrainerArguments {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SimulatedTrainer;
 
-/// The state of a running trainer.
+/// What does the work, one message after the other.
 #[derive(Debug)]
-pub struct TrainerState {
+struct Worker {
     arguments: TrainerArguments,
     held: Checkpoint,
     is_lost: bool,
+    status: watch::Sender<TrainerStatus>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -81,7 +83,7 @@ fn failure<T>(message: impl Into<String>) -> Result<T, TrainerFailure> {
     Err(TrainerFailure { code: "GR0702".to_owned(), message: message.into() })
 }
 
-impl TrainerState {
+impl Worker {
     async fn train(&mut self, batch: TrainBatch, trouble: Option<Trouble>) -> Result<TrainReport, TrainerFailure> {
         if batch.step.0 != self.held.step + 1 {
             return failure(format!("batch of {}: the trainer is at step {}", batch.step, self.held.step));
@@ -134,31 +136,78 @@ impl TrainerState {
     }
 
     fn export(&self, request: &ExportWeights) -> Result<(), TrainerFailure> {
-        if request.version.number != self.held.step {
-            return failure(format!("export of {}: the trainer is at step {}", request.version, self.held.step));
-        }
         self.held.weights().write(Path::new(&request.dir)).or_else(failure)?;
         let content = self.held.weights().content().or_else(failure)?;
         self.arguments.ledger.seen().exported.insert(request.version.number, content);
         Ok(())
     }
 
+    fn warm_start(&mut self) -> Result<WarmStartReport, TrainerFailure> {
+        if self.held.step != 0 {
+            return failure(format!("warm start: the trainer is at step {}", self.held.step));
+        }
+        self.held.skill += 0.1;
+        Ok(WarmStartReport { steps: 1, ..WarmStartReport::default() })
+    }
+
     async fn answer(&mut self, message: TrainerMessage, trouble: Option<Trouble>) {
-        let is_lost = self.is_lost && !matches!(message, TrainerMessage::Load(..) | TrainerMessage::Status(_));
+        let is_lost = self.is_lost && !matches!(message, TrainerMessage::Load(..));
         if is_lost || trouble == Some(Trouble::Fails) {
             return refuse(message, if is_lost { "its state is lost: load a checkpoint" } else { "a CUDA error" });
         }
         // an asker that is gone needs no answer
         match message {
-            TrainerMessage::Train(batch, reply) => drop(reply.send(self.train(batch, trouble).await)),
-            TrainerMessage::WarmStart(_, reply) => drop(reply.send(Ok(WarmStartReport::default()))),
-            TrainerMessage::Export(request, reply) => drop(reply.send(self.export(&request))),
-            TrainerMessage::Save(request, reply) => drop(reply.send(self.save(&request))),
-            TrainerMessage::Load(dir, reply) => drop(reply.send(self.load(&dir))),
-            TrainerMessage::Status(reply) => {
-                reply.send(TrainerStatus { step: Step(self.held.step), ..TrainerStatus::default() });
+            TrainerMessage::Train(batch, reply) => {
+                let report = self.train(batch, trouble).await;
+                self.tell(report.is_ok());
+                reply.send(report);
             }
+            TrainerMessage::WarmStart(_, reply) => {
+                let report = self.warm_start();
+                self.tell(report.is_ok());
+                reply.send(report);
+            }
+            TrainerMessage::Save(request, reply) => {
+                let saved = self.save(&request);
+                self.tell(saved.is_ok());
+                reply.send(saved);
+            }
+            TrainerMessage::Load(dir, reply) => {
+                let step = self.load(&dir);
+                self.tell(step.is_ok());
+                reply.send(step);
+            }
+            TrainerMessage::Export(request, reply) => drop(reply.send(self.export(&request))),
+            TrainerMessage::Status(reply) => drop(reply.send(TrainerStatus::default())),
         }
+    }
+
+    /// Says where it stands; not as it was opened any more when something worked that changes that.
+    fn tell(&self, is_settled: bool) {
+        self.status.send_modify(|status| {
+            status.step = Step(self.held.step);
+            status.fresh &= !is_settled;
+        });
+    }
+
+    /// Works on one message; `false` when it crashed over it.
+    async fn work(&mut self, message: TrainerMessage) -> bool {
+        let _open = self.arguments.ledger.open_call("trainer");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let troubles = [Trouble::Fails, Trouble::LosesItself, Trouble::Slow, Trouble::Crash];
+        let trouble = self.arguments.chance().strikes(&troubles);
+        match trouble {
+            // the message and its reply port fall with the trainer
+            Some(Trouble::Crash) => return false,
+            Some(Trouble::Slow) => {
+                let longest_ms = self.arguments.deadline_ms * 3 / 2;
+                let wait_ms = self.arguments.chance().between(1_000, longest_ms);
+                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            }
+            _ => {}
+        }
+        self.answer(message, trouble).await;
+        true
     }
 }
 
@@ -180,40 +229,66 @@ fn state_file(dir: &str) -> PathBuf {
     Path::new(dir).join("state.json")
 }
 
+/// What reaches the trainer.
+#[derive(Debug)]
+pub enum TrainerInput {
+    /// A message from another actor.
+    Message(TrainerMessage),
+    /// From its own worker: it crashed.
+    Crashed,
+}
+
+impl From<TrainerMessage> for TrainerInput {
+    fn from(message: TrainerMessage) -> Self {
+        Self::Message(message)
+    }
+}
+
+/// The state of the running actor: the way to its worker.
+#[derive(Debug)]
+pub struct TrainerState {
+    work: mpsc::UnboundedSender<TrainerMessage>,
+    status: watch::Receiver<TrainerStatus>,
+}
+
 impl Actor for SimulatedTrainer {
-    type Msg = TrainerMessage;
+    type Msg = TrainerInput;
     type State = TrainerState;
     type Arguments = TrainerArguments;
 
     async fn pre_start(
         &self,
-        _: ActorRef<Self::Msg>,
+        myself: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(TrainerState { arguments, held: Checkpoint { step: 0, skill: FIRST_SKILL }, is_lost: false })
+        let (work, mut messages) = mpsc::unbounded_channel();
+        let (tell, status) = watch::channel(TrainerStatus { fresh: true, ..TrainerStatus::default() });
+        let held = Checkpoint { step: 0, skill: FIRST_SKILL };
+        let mut worker = Worker { arguments, held, is_lost: false, status: tell };
+        spawn_named("simulated-trainer", async move {
+            while let Some(message) = messages.recv().await {
+                if !worker.work(message).await {
+                    // an actor that is gone need not fail
+                    let _ = myself.send_message(TrainerInput::Crashed);
+                    return;
+                }
+            }
+        });
+        Ok(TrainerState { work, status })
     }
 
     async fn handle(
         &self,
         _: ActorRef<Self::Msg>,
-        message: Self::Msg,
+        input: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let _open = state.arguments.ledger.open_call("trainer");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        let troubles = [Trouble::Fails, Trouble::LosesItself, Trouble::Slow, Trouble::Crash];
-        let trouble = state.arguments.chance().strikes(&troubles);
-        match trouble {
-            // the message and its reply port fall with the actor
-            Some(Trouble::Crash) => return Err("the trainer crashed".into()),
-            Some(Trouble::Slow) => {
-                let longest_ms = state.arguments.deadline_ms * 3 / 2;
-                let wait_ms = state.arguments.chance().between(1_000, longest_ms);
-                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-            }
-            _ => {}
+        match input {
+            TrainerInput::Message(TrainerMessage::Status(reply)) => drop(reply.send(state.status.borrow().clone())),
+            // a worker that crashed drops what it is given, reply port and all
+            TrainerInput::Message(message) => drop(state.work.send(message)),
+            TrainerInput::Crashed => return Err("the trainer crashed".into()),
         }
-        state.answer(message, trouble).await;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use greenroom_messages::engine::{EnginePoolMessage, EngineSpec};
 use greenroom_messages::rollout::{FinishedRollout, GroupOutcome, RolloutOutcome, Sample};
 use greenroom_messages::run::{ConductorMessage, JournalMessage};
 use greenroom_messages::sandbox::SandboxPoolMessage;
+use greenroom_messages::trainer::WarmStart;
 use greenroom_messages::{EngineId, Purpose, RunId};
 use greenroom_rollout::agent::{HostFacts, Uname};
 use greenroom_rollout::{RolloutManager, RolloutManagerArguments};
@@ -114,6 +115,10 @@ impl Wiring {
         &self.parts.engines
     }
 
+    pub(crate) fn journal(&self) -> &Address<JournalMessage> {
+        &self.parts.journal
+    }
+
     pub(crate) fn sandbox_pool(&self) -> &Address<SandboxPoolMessage> {
         &self.sandboxes
     }
@@ -138,15 +143,21 @@ impl Wiring {
         let (database, clock) = (self.database.clone(), self.seam.clock);
         let arguments = move || JournalArguments { database: database.clone(), clock, feed: None };
         let (address, ledger) = (self.parts.journal.clone(), self.ledger.clone());
-        child("journal", RestartPolicy::NEVER, || Journal, arguments, move |actor: &ActorRef<JournalInput>| {
-            let (actor, ledger) = (actor.clone(), ledger.clone());
-            address.rebind_function(move |message| {
-                if let JournalMessage::Record(event) = &message {
-                    ledger.seen().events.push((clock.elapsed_ms(), event.clone()));
-                }
-                actor.send_message(message.into()).map_err(|_| ())
-            });
-        })
+        child(
+            "journal",
+            RestartPolicy::NEVER,
+            || Journal,
+            arguments,
+            move |actor: &ActorRef<JournalInput>| {
+                let (actor, ledger) = (actor.clone(), ledger.clone());
+                address.rebind_function(move |message| {
+                    if let JournalMessage::Record(event) = &message {
+                        ledger.seen().events.push((clock.elapsed_ms(), event.clone()));
+                    }
+                    actor.send_message(message.into()).map_err(|_| ())
+                });
+            },
+        )
     }
 
     fn trainer_child(&self) -> ChildSpec {
@@ -285,7 +296,13 @@ impl Wiring {
             parts: self.parts.clone(),
             database: self.database.clone(),
             directory: Some(directory.clone()),
-            warm_start: None,
+            warm_start: self.scenario.warm_start.then(|| WarmStart {
+                samples: Vec::new(),
+                epochs: 1,
+                tokens_per_step: 1,
+                learning_rate: 1e-3,
+                seed: 1,
+            }),
             evaluation_tasks: self.scenario.tasks,
             held_out_tasks: self.scenario.held_out_tasks,
             seam: self.seam.clone(),
@@ -305,12 +322,8 @@ fn dress(rollout: &mut FinishedRollout) {
     if matches!(rollout.outcome, RolloutOutcome::InfraFailed(_)) {
         rollout.outcome = RolloutOutcome::Completed;
         rollout.reward = Some(0.0);
-        rollout.samples = vec![Sample {
-            tokens: vec![1, 2],
-            loss_mask: vec![0, 1],
-            logprobs: vec![0.0, -0.5],
-            versions: Vec::new(),
-        }];
+        rollout.samples =
+            vec![Sample { tokens: vec![1, 2], loss_mask: vec![0, 1], logprobs: vec![0.0, -0.5], versions: Vec::new() }];
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use greenroom_core::{Deadline, Fault, Faults, Seam, Seed, Supervisor, SupervisorArguments, ask};
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::run::RunEvent;
+use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_run::check::{self, Violation};
 use greenroom_run::{RunDirectory, RunEnd};
@@ -126,7 +126,8 @@ async fn take_down(wiring: &Wiring) -> Vec<Violation> {
     let deadline = || Deadline::after_ms(LAST_WORDS_MS);
     let engines = ask(wiring.engine_pool(), deadline(), EnginePoolMessage::Shutdown).await;
     let sandboxes = ask(wiring.sandbox_pool(), deadline(), SandboxPoolMessage::Drain).await;
-    let failed = [engines.err(), sandboxes.err()].into_iter().flatten();
+    let journal = ask(wiring.journal(), deadline(), JournalMessage::Flush).await;
+    let failed = [engines.err(), sandboxes.err(), journal.err()].into_iter().flatten();
     let broken = |error| Violation { invariant: "pools end when they are told to", detail: format!("{error}") };
     failed.map(broken).collect()
 }
