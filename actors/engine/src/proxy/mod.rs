@@ -6,6 +6,8 @@ mod connect;
 mod effect;
 mod state;
 #[cfg(test)]
+mod state_random_tests;
+#[cfg(test)]
 mod state_tests;
 mod turn;
 mod update;

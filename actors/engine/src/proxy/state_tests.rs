@@ -1,20 +1,19 @@
-//! The life of an engine as tables of inputs and effects, and its invariants under random inputs.
+//! The life of an engine as tables of inputs and effects.
 
 #![allow(clippy::type_complexity)] // tables of changes
 
 use greenroom_core::Seed;
 use greenroom_messages::engine::{EngineFailureKind, EngineSpec, EngineState, PauseMode, UpdateWeights};
 use greenroom_messages::{BatchId, EngineId, GroupId, Purpose, RolloutId, RunId, WeightVersion};
-use proptest::prelude::*;
 
 use super::*;
-use crate::{ApiError, EngineConfig, ModelInfo, ServerInfo, ServerPause};
+use crate::{ApiError, EngineConfig, ModelInfo, ServerInfo};
 
-fn version(number: u64) -> WeightVersion {
+pub(super) fn version(number: u64) -> WeightVersion {
     WeightVersion { run: RunId::new("run"), number }
 }
 
-fn wish(number: u64, pause: PauseMode) -> UpdateWeights {
+pub(super) fn wish(number: u64, pause: PauseMode) -> UpdateWeights {
     UpdateWeights { version: version(number), model_dir: format!("/w/{number}"), pause, timeout_ms: 60_000 }
 }
 
@@ -23,7 +22,7 @@ fn rollout(sample: u32) -> RolloutId {
     RolloutId { group: GroupId { batch, index: 0 }, sample, attempt: 0 }
 }
 
-fn admission(rid: &str) -> Admission {
+pub(super) fn admission(rid: &str) -> Admission {
     Admission {
         rid: rid.to_owned(),
         rollout: rollout(0),
@@ -34,11 +33,11 @@ fn admission(rid: &str) -> Admission {
     }
 }
 
-fn model(label: &str) -> ModelInfo {
+pub(super) fn model(label: &str) -> ModelInfo {
     ModelInfo { weight_version: label.to_owned(), is_generation: true }
 }
 
-fn server() -> ServerInfo {
+pub(super) fn server() -> ServerInfo {
     ServerInfo {
         version: "0.5.23".into(),
         identity: "first".into(),
@@ -48,7 +47,7 @@ fn server() -> ServerInfo {
     }
 }
 
-fn settings(wanted: Option<UpdateWeights>) -> MachineSettings {
+pub(super) fn settings(wanted: Option<UpdateWeights>) -> MachineSettings {
     MachineSettings {
         spec: EngineSpec { engine: EngineId::new("e1"), url: "http://e1".into(), max_in_flight: 2 },
         run: RunId::new("run"),
@@ -60,15 +59,15 @@ fn settings(wanted: Option<UpdateWeights>) -> MachineSettings {
     }
 }
 
-fn lost() -> ApiError {
+pub(super) fn lost() -> ApiError {
     ApiError::Lost { call: "x", url: "u".into(), message: "reset".into() }
 }
 
-fn timed_out() -> ApiError {
+pub(super) fn timed_out() -> ApiError {
     ApiError::TimedOut { call: "x", url: "u".into(), waited_ms: 1 }
 }
 
-fn refused() -> ApiError {
+pub(super) fn refused() -> ApiError {
     ApiError::Refused { call: "x", url: "u".into(), status: 400, message: "no".into() }
 }
 
@@ -440,124 +439,6 @@ fn an_abandoned_or_released_turn_is_aborted_at_the_engine() {
     bench.step(Input::Generate(admission("r3")));
     assert_eq!(bench.step(Input::Release(rollout(1))), Vec::<String>::new(), "another rollout");
     assert_eq!(bench.step(Input::Release(rollout(0))), ["abort r3", "fail r3 Released"]);
-}
-
-/// A server as the machine might meet it, with what is really loaded beside what it says.
-#[derive(Debug)]
-struct Server {
-    label: String,
-    loaded: Option<u64>,
-    identity: u64,
-}
-
-impl Server {
-    /// The true answer to a call, with its effect on the server.
-    fn answer(&mut self, call: &Call) -> CallAnswer {
-        let model = model(&self.label);
-        match call {
-            Call::Reach | Call::Confirm => CallAnswer::Model(model),
-            Call::Inspect => {
-                let identity = self.identity.to_string();
-                CallAnswer::Inspected(ServerInfo { identity, ..server() }, model)
-            }
-            Call::Probe { .. } => CallAnswer::Probed(true, model),
-            Call::Load(load) => {
-                self.label = load.weight_version.clone();
-                self.loaded = load.weight_version.parse::<WeightVersion>().ok().map(|version| version.number);
-                CallAnswer::Done
-            }
-            Call::Pause(ServerPause::Abort | ServerPause::Retract | ServerPause::InPlace) | Call::Resume => {
-                CallAnswer::Done
-            }
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-    #[test]
-    fn it_never_serves_inadmissible_weights_and_every_question_ends(
-        seed in any::<u64>(),
-        steps in proptest::collection::vec((0_u8..14, 0_u64..4_000, any::<u8>()), 1..120),
-    ) {
-        let mut machine = EngineMachine::new(MachineSettings { seed: Seed::new(seed), ..settings(None) });
-        let mut server = Server { label: "default".into(), loaded: None, identity: 0 };
-        let (mut now_ms, mut rid, mut waiter, mut wanted) = (0, 0, 0_u64, 0);
-        let mut flying = std::collections::BTreeSet::new();
-        let mut waiting = std::collections::BTreeMap::new();
-        let mut newest_confirmed = 0;
-        let mut inputs = vec![Input::Start];
-        for (action, wait_ms, choice) in steps {
-            now_ms += wait_ms;
-            if machine.next_wake_ms().is_some_and(|due_ms| due_ms <= now_ms) {
-                inputs.push(Input::Tick);
-            }
-            let call = machine.call.clone();
-            match (action, call) {
-                (0..=4, Some((ticket, call))) => inputs.push(Input::Called(ticket, Ok(server.answer(&call)))),
-                (5, Some((ticket, call))) => {
-                    // The answer is lost, the work may have been done.
-                    if choice % 2 == 0 { server.answer(&call); }
-                    let error = if choice % 3 == 0 { timed_out() } else { lost() };
-                    inputs.push(Input::Called(ticket, Err(error)));
-                }
-                (6, Some((ticket, call))) => {
-                    if matches!(call, Call::Load(_)) { server.loaded = None; }
-                    inputs.push(Input::Called(ticket, Err(refused())));
-                }
-                (7, _) => server = Server { label: "default".into(), loaded: None, identity: server.identity + 1 },
-                (8 | 9, _) => {
-                    rid += 1;
-                    let oldest_version = u64::from(choice % 4);
-                    inputs.push(Input::Generate(Admission { oldest_version, ..admission(&format!("r{rid:04}")) }));
-                }
-                (10, _) => if let Some(rid) = flying.iter().next().cloned() {
-                    let reports = [
-                        Report::Answered, Report::Refused, Report::TimedOut, Report::Abandoned,
-                        Report::Broken("reset".into()), Report::Untrusted("default".into()),
-                    ];
-                    inputs.push(Input::Finished(rid, reports[choice as usize % reports.len()].clone()));
-                },
-                (11, _) => {
-                    wanted += u64::from(choice % 3);
-                    waiter += 1;
-                    let modes = [PauseMode::Drain, PauseMode::Abort, PauseMode::Retract, PauseMode::InPlace];
-                    inputs.push(Input::Update(waiter, wish(wanted, modes[choice as usize % 4])));
-                    waiting.insert(waiter, now_ms + 60_000);
-                }
-                (12, _) => inputs.push(Input::Drain),
-                (13, _) => inputs.push(Input::Undrain),
-                _ => {}
-            }
-            for input in inputs.drain(..) {
-                if let Input::Finished(rid, _) = &input { flying.remove(rid); }
-                // A restart that nobody has noticed yet is the Untrusted answer's to catch, not the gate's.
-                let unnoticed = machine.facts.as_ref().is_some_and(|facts| facts.identity != server.identity.to_string());
-                for effect in machine.step(now_ms, input) {
-                    match effect {
-                        Effect::Send { rid, version, .. } => {
-                            prop_assert_eq!(machine.status().state, EngineState::Serving);
-                            prop_assert!(unnoticed || server.loaded == Some(version), "{:?} for {version}", server);
-                            prop_assert!(flying.insert(rid));
-                        }
-                        Effect::Fail { rid, .. } => { flying.remove(&rid); }
-                        Effect::UpdateEnded { waiter, result } => {
-                            let due_ms = waiting.remove(&waiter);
-                            prop_assert!(due_ms.is_some(), "answered twice");
-                            if let Ok(confirmed) = result {
-                                prop_assert!(confirmed.version.number >= newest_confirmed);
-                                newest_confirmed = confirmed.version.number;
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-                prop_assert_eq!(machine.violation(), None);
-                prop_assert_eq!(machine.flights.len(), flying.len());
-            }
-            prop_assert!(waiting.values().all(|due_ms| *due_ms > now_ms), "someone waits beyond the time-out");
-        }
-    }
 }
 
 #[test]
