@@ -1,0 +1,67 @@
+//! `greenroom-benchmark`: what greenroom measures and against whom; see `benchmark/README.md`.
+//!
+//! * [`result`]: the format that all benches share; [`table`]: the page made from it.
+//! * [`agent_path`], `policy_cpu`: the benches. Each runs ours and the peer by turns in one go.
+//! * [`measure`], [`peer`]: time, processor time, and the other side.
+//!
+//! Talk goes to stderr; the results are files. A bench that fails writes nothing.
+
+mod agent_path;
+mod measure;
+mod peer;
+#[cfg(feature = "torch")]
+mod policy_cpu;
+mod result;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "greenroom-benchmark", about = "What greenroom measures and against whom")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The agent path with an instant engine and an instant sandbox, next to mini-swe-agent.
+    AgentPath(PeerOptions),
+    /// Training and generation on the CPU, next to transformers.
+    #[cfg(feature = "torch")]
+    PolicyCpu(PeerOptions),
+    /// Bring the table in benchmark/README.md up to date.
+    Table,
+}
+
+#[derive(clap::Args)]
+struct PeerOptions {
+    /// The Python interpreter that has the peer's packages.
+    #[arg(long, env = "GREENROOM_BENCH_PYTHON", default_value = "python3")]
+    python: String,
+}
+
+fn run() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::AgentPath(options) => agent_path::run(&options.python)?.write(),
+        #[cfg(feature = "torch")]
+        Command::PolicyCpu(options) => policy_cpu::run(&options.python)?.write(),
+        Command::Table => {
+            let changed = table::update()?;
+            eprintln!("benchmark/README.md {}", if changed { "is brought up to date" } else { "was up to date" });
+            Ok(())
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
