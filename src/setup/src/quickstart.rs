@@ -137,9 +137,9 @@ fn make_data(greenroom: &Path, libtorch: &Libtorch, data: &Path, seed: u64) -> a
     }
     let mut make = program(greenroom, libtorch);
     make.args(["dataset", "quickstart", "--seed", &seed.to_string(), "--out"]).arg(&part).stdin(Stdio::null());
-    // what it prints is data, but here nobody asked for it
+    // it prints where they are, which is told here in other words
     let status =
-        make.stdout(std::io::stderr()).status().with_context(|| format!("{} does not start", greenroom.display()))?;
+        make.stdout(Stdio::null()).status().with_context(|| format!("{} does not start", greenroom.display()))?;
     if !status.success() {
         bail!("the tasks cannot be made ({status}); greenroom says above why");
     }
