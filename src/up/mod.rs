@@ -70,7 +70,11 @@ impl Run {
         let (sender, ended) = oneshot::channel();
         let (progress_sender, progress) = watch::channel(RunStatus::default());
         let end = End(Arc::new(Mutex::new(Some(sender))));
-        let actors = actors::start(prepared, progress_sender, talk, end).await?;
+        let (directory, text) = (prepared.directory.clone(), toml::to_string_pretty(&prepared.config)?);
+        let started = actors::start(prepared, progress_sender, talk, end).await;
+        let actors = started.inspect_err(|_| preparation::abandon(directory.clone()))?;
+        // a resumed run keeps its configuration until another one is known to work
+        directory.replace("config.toml", text.as_bytes())?;
         Ok(Self { actors, progress, ended })
     }
 

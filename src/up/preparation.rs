@@ -50,18 +50,9 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
 
     let path = place.runs_dir.join(&place.name);
     let directory = if place.resume { RunDirectory::resume(&path)? } else { RunDirectory::create(&path)? };
-    let text = toml::to_string_pretty(&config).context("the configuration cannot be written down")?;
-    directory.replace("config.toml", text.as_bytes())?;
     let run = RunId::new(place.name.clone());
-    let database = Database::open(&directory.database(), &run, config.seed, &text, seam.clock)?;
-
-    let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
-    let swept = provider.sweep().await?;
-    if !swept.removed.is_empty() {
-        talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
-    }
-    provider.check().await.context("this machine cannot make sandboxes")?;
-    let model_dir = model(&config, &directory, source_dir)?;
+    let furnished = furnish(&config, &directory, &run, &seam, source_dir, talk).await;
+    let (database, provider, model_dir) = furnished.inspect_err(|_| abandon(directory.clone()))?;
     Ok(Prepared {
         config,
         run,
@@ -77,6 +68,37 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
         agent,
         provider: Arc::new(provider),
     })
+}
+
+/// What of the run lies in its directory: the configuration, the database, the sandboxes, the initial weights.
+async fn furnish(
+    config: &Config,
+    directory: &RunDirectory,
+    run: &RunId,
+    seam: &Seam,
+    model_source: PathBuf,
+    talk: &Talk,
+) -> anyhow::Result<(Database, LocalProvider, PathBuf)> {
+    let text = toml::to_string_pretty(config).context("the configuration cannot be written down")?;
+    if !directory.path().join("config.toml").exists() {
+        directory.replace("config.toml", text.as_bytes())?;
+    }
+    let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
+    let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
+    let swept = provider.sweep().await?;
+    if !swept.removed.is_empty() {
+        talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
+    }
+    provider.check().await.context("this machine cannot make sandboxes")?;
+    let model_dir = model(config, directory, model_source)?;
+    Ok((database, provider, model_dir))
+}
+
+/// Takes a run back that could not be begun; what made it fail is told, not what went wrong here.
+pub(super) fn abandon(directory: RunDirectory) {
+    if let Err(error) = directory.abandon() {
+        tracing::warn!(%error, "the begun run could not be removed");
+    }
 }
 
 /// The directory with the initial weights: the configured one, or one that is made at random in the run's directory.

@@ -17,6 +17,10 @@ use crate::RunError;
 #[derive(Clone, Debug)]
 pub struct RunDirectory {
     path: PathBuf,
+    /// Whether the run begins with this process.
+    is_new: bool,
+    /// Whether this process made the directory.
+    is_own: bool,
 }
 
 impl RunDirectory {
@@ -25,7 +29,7 @@ impl RunDirectory {
         if path.join("run.db").exists() {
             return Err(RunError::RunExists { path: path.to_owned() });
         }
-        Self::enter(path)
+        Self::enter(path, true)
     }
 
     /// The directory of a run to be resumed; refuses one that holds none.
@@ -33,15 +37,16 @@ impl RunDirectory {
         if !path.join("run.db").exists() {
             return Err(RunError::NoRun { path: path.to_owned() });
         }
-        Self::enter(path)
+        Self::enter(path, false)
     }
 
-    fn enter(path: &Path) -> Result<Self, RunError> {
+    fn enter(path: &Path, is_new: bool) -> Result<Self, RunError> {
+        let is_own = !path.exists();
         for part in ["checkpoints", "weights", "trajectories", "logs"] {
             let part = path.join(part);
             fs::create_dir_all(&part).map_err(|error| file_error(&part, &error))?;
         }
-        let directory = Self { path: path.to_owned() };
+        let directory = Self { path: path.to_owned(), is_new, is_own };
         directory.lock()?;
         Ok(directory)
     }
@@ -101,6 +106,36 @@ impl RunDirectory {
         let mut file =
             fs::OpenOptions::new().create(true).append(true).open(&path).map_err(|error| file_error(&path, &error))?;
         file.write_all(text.as_bytes()).map_err(|error| file_error(&path, &error))
+    }
+
+    /// Writes `metrics.jsonl` anew, if it is not what these lines make.
+    pub fn replace_metrics<Line: Serialize>(&self, lines: &[Line]) -> Result<(), RunError> {
+        let path = self.path.join("metrics.jsonl");
+        let mut text = String::new();
+        for line in lines {
+            text.push_str(&serde_json::to_string(line).map_err(|error| file_error(&path, &error.into()))?);
+            text.push('\n');
+        }
+        if fs::read(&path).unwrap_or_default() == text.as_bytes() {
+            return Ok(());
+        }
+        self.replace("metrics.jsonl", text.as_bytes())
+    }
+
+    /// Takes back a run that could not be begun, so that the next try is not told that a run is there already. Files that
+    /// were there before are left alone.
+    pub fn abandon(self) -> Result<(), RunError> {
+        if !self.is_new {
+            return Ok(());
+        }
+        for name in ["run.db", "run.db-wal", "run.db-shm", "config.toml", "run.pid"] {
+            let path = self.path.join(name);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(file_error(&path, &error)),
+                _ => {}
+            }
+        }
+        if self.is_own { remove(&self.path) } else { Ok(()) }
     }
 
     /// Writes a file of the run so that it is whole or absent.

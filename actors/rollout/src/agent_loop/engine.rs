@@ -111,7 +111,9 @@ fn request(
     reply: &SampledReply,
     left: usize,
 ) -> GenerateRequest {
-    let seed = setting.seam.seed.child(&format!("sampling.{}", issue.rollout));
+    let RolloutId { group, sample, .. } = issue.rollout;
+    let seed = setting.seam.seed.child(&format!("sampling.{group}-s{sample:02}"));
+    let seed = seed.child_numbered("try", issue.tries_before.into());
     let seed = seed.child_numbered("turn", u64::from(turn) << 16 | u64::from(continuation));
     GenerateRequest {
         rollout: issue.rollout,

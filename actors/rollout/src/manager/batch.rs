@@ -13,6 +13,8 @@ use crate::dataset::Task;
 pub(super) struct Batch {
     /// Its place among the batches: earlier ones are admitted first.
     pub(super) order: u64,
+    /// The first attempt that this process makes of the batch.
+    pub(super) base_attempt: u32,
     /// What was asked for.
     pub(super) request: StartBatch,
     pub(super) is_cancelled: bool,

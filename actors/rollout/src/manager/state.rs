@@ -85,6 +85,9 @@ pub struct Issue {
     pub temperature: f32,
     /// Engines with older weights may not serve it.
     pub oldest_version: u64,
+    /// How often this process has tried this sample before: part of what its tokens are drawn from. The attempt's number
+    /// is not, for a sample that was lost with its process is to be drawn again as it was.
+    pub tries_before: u32,
 }
 
 /// Where every rollout of every batch is.
@@ -175,8 +178,14 @@ impl ManagerState {
         if !self.batches.contains_key(&id) {
             self.batches_begun += 1;
             let order = self.batches_begun;
-            let batch =
-                Batch { order, request: request.clone(), is_cancelled: false, open: BTreeMap::new(), next_attempt: 0 };
+            let batch = Batch {
+                order,
+                base_attempt: request.first_attempt,
+                request: request.clone(),
+                is_cancelled: false,
+                open: BTreeMap::new(),
+                next_attempt: 0,
+            };
             self.batches.insert(id, batch);
         }
         let Some(batch) = self.batches.get_mut(&id) else { return };
@@ -254,6 +263,7 @@ impl ManagerState {
                 task: group.task.clone(),
                 temperature: batch.request.temperature,
                 oldest_version: batch.request.oldest_version,
+                tries_before: rollout.attempt.saturating_sub(batch.base_attempt),
             };
             self.running.insert(rollout);
             self.guards.insert((now_ms + self.limits.guard_ms, rollout));

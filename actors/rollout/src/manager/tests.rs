@@ -47,6 +47,26 @@ fn ended(rollout: RolloutId, is_good: bool) -> FinishedRollout {
     FinishedRollout { reward: is_good.then_some(1.0), ..bare(rollout, tasks(1)[0].id.clone(), outcome) }
 }
 
+#[test]
+fn what_was_lost_with_its_process_is_drawn_again_as_it_was_and_a_re_issue_is_not() {
+    let tries = |effects: &[ManagerEffect]| -> Vec<(u32, u32)> {
+        let issues = effects.iter().filter_map(|effect| match effect {
+            ManagerEffect::Issue(issue) => Some((issue.rollout.attempt, issue.tries_before)),
+            _ => None,
+        });
+        issues.collect()
+    };
+    let ManagerInput::StartBatch(request, tasks) = start(1, 1, 1) else { unreachable!() };
+    // A process before this one made the attempts 0 to 2.
+    let mut state = ManagerState::new(LIMITS);
+    let effects = state.step(ManagerInput::StartBatch(StartBatch { first_attempt: 3, ..request }, tasks), 0);
+    assert_eq!(tries(&effects), [(3, 0)]);
+    let lost = ended(issued(&effects)[0], false);
+    state.step(ManagerInput::Finished(Box::new(lost)), 0);
+    let due_ms = state.next_due_ms().unwrap();
+    assert_eq!(tries(&state.step(ManagerInput::Tick, due_ms)), [(4, 1)]);
+}
+
 fn issued(effects: &[ManagerEffect]) -> Vec<RolloutId> {
     effects
         .iter()

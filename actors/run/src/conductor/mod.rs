@@ -63,7 +63,7 @@ impl ConductorState {
             batches: BTreeMap::new(),
             positions: BTreeMap::from([(committed, (0, point.next_position))]),
             measured: BTreeMap::new(),
-            steps: point.metrics.iter().filter_map(|line| serde_json::from_str(line).ok()).collect(),
+            steps: trained_steps(&point.metrics),
             checkpoint: point.checkpoint,
             training: Vec::new(),
             training_metrics: BatchMetrics::default(),
@@ -75,6 +75,10 @@ impl ConductorState {
             myself,
             arguments,
         };
+        if let Some(directory) = &state.arguments.directory {
+            // a process that was lost between a commit and its line left the file one line short
+            directory.replace_metrics(&state.steps)?;
+        }
         state.restore(point.groups);
         Ok(state)
     }
@@ -301,6 +305,12 @@ impl ConductorState {
     fn running(&self) -> impl Iterator<Item = BatchId> {
         self.facts.batches.iter().filter(|(_, state)| **state == BatchState::Running).map(|(batch, _)| *batch)
     }
+}
+
+/// The lines of trained steps; that of step 0 tells of the warm start only.
+fn trained_steps(metrics: &[String]) -> Vec<StepLine> {
+    let lines = metrics.iter().filter_map(|line| serde_json::from_str::<StepLine>(line).ok());
+    lines.filter(|line| line.step > 0).collect()
 }
 
 fn checkpoint_name(step: u64) -> String {
