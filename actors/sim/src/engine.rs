@@ -13,7 +13,7 @@ use greenroom_core::{Clock, Deadline};
 use greenroom_engine::{
     AbortTarget, ApiError, EngineApi, GenerateCall, Generated, LoadWeights, Loads, ModelInfo, ServerInfo, ServerPause,
 };
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::chance::Chance;
 use crate::ledger::{Ledger, OpenCall};
@@ -69,8 +69,9 @@ pub(crate) struct EngineSettings {
 pub struct SimulatedEngine {
     pub(crate) settings: EngineSettings,
     machine: Mutex<Machine>,
-    /// Changes whenever something happened that a generation must hear of.
-    pub(crate) changed: watch::Sender<u64>,
+    /// Tells generations that something happened; wakes them in the order in which they wait (a watch channel would wake
+    /// them in a random one).
+    pub(crate) changed: Notify,
 }
 
 #[derive(Debug)]
@@ -96,14 +97,14 @@ impl SimulatedEngine {
             running: BTreeMap::new(),
             down_until_ms: 0,
         };
-        Self { settings, machine: Mutex::new(machine), changed: watch::Sender::new(0) }
+        Self { settings, machine: Mutex::new(machine), changed: Notify::new() }
     }
 
     pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn misfortunes_met(&self) -> u32 {
+    pub(crate) fn misfortunes_met(&self) -> BTreeMap<String, u32> {
         self.machine().chance.met()
     }
 
@@ -162,7 +163,7 @@ impl SimulatedEngine {
     }
 
     fn tell(&self) {
-        self.changed.send_modify(|count| *count += 1);
+        self.changed.notify_waiters();
     }
 
     fn take_load(&self, load: &LoadWeights, loaded: LoadedWeights, trouble: Option<Trouble>) -> Result<(), ApiError> {

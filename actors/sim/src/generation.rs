@@ -79,16 +79,16 @@ impl SimulatedEngine {
         let saying = self.settings.policy.saying(&call.rid, skill).map_err(|reason| self.refused(CALL, reason))?;
         let limit = saying.ids.len().min(call.sampling.max_new_tokens as usize);
         let chunk_wait = Duration::from_millis(self.settings.token_ms * CHUNK as u64);
-        let mut changed = self.changed.subscribe();
         let mut said = Said::default();
         let mut next_chunk = Instant::now() + chunk_wait;
         loop {
+            // from here on no change is missed
+            let changed = self.changed.notified();
             let (label, weights) = match table.standing() {
                 Standing::Gone => return Err(self.lost(CALL)),
                 Standing::ToldToEnd => return Ok(self.give_up(call, said)),
                 Standing::Paused => {
-                    // the sender lives as long as the engine
-                    let _ = changed.changed().await;
+                    changed.await;
                     next_chunk = Instant::now() + chunk_wait;
                     continue;
                 }
@@ -96,7 +96,7 @@ impl SimulatedEngine {
             };
             tokio::select! {
                 biased;
-                _ = changed.changed() => continue,
+                () = changed => continue,
                 () = tokio::time::sleep_until(next_chunk) => next_chunk += chunk_wait,
             }
             let from = said.ids.len();

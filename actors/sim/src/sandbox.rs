@@ -1,12 +1,13 @@
 //! Simulated sandboxes: boxes that know the few commands of the scripted policy, and their misfortunes.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_messages::sandbox::{ExecException, ExecOutcome, ExecRequest, SandboxFile};
 use greenroom_sandbox::{BoxSummary, ImageSpec, Labels, Provider, SandboxBox, SandboxError, SweepReport};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::agent::{GRADE, SET_UP};
@@ -54,7 +55,7 @@ impl SimulatedProvider {
         Self { shared: Arc::new(shared), hands_out_twice, last: Mutex::default() }
     }
 
-    pub(crate) fn misfortunes_met(&self) -> u32 {
+    pub(crate) fn misfortunes_met(&self) -> BTreeMap<String, u32> {
         self.shared.chance().met()
     }
 }
@@ -70,8 +71,8 @@ struct BoxInside {
     id: String,
     shared: Arc<Shared>,
     state: Mutex<BoxState>,
-    /// Changes when the box ends or its lifetime does.
-    changed: watch::Sender<u64>,
+    /// Tells that the box ended or its lifetime changed; wakes those who wait in their order.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -90,7 +91,7 @@ impl BoxInside {
 
     fn end(&self, error: SandboxError) {
         self.state().end.get_or_insert(error);
-        self.changed.send_modify(|count| *count += 1);
+        self.changed.notify_waiters();
     }
 
     fn check(&self) -> Result<(), SandboxError> {
@@ -99,8 +100,9 @@ impl BoxInside {
 
     /// Resolves when the box has ended.
     async fn ended(&self) -> SandboxError {
-        let mut changed = self.changed.subscribe();
         loop {
+            // from here on no change is missed
+            let changed = self.changed.notified();
             let ends_at = {
                 let state = self.state();
                 if let Some(end) = &state.end {
@@ -110,8 +112,7 @@ impl BoxInside {
             };
             tokio::select! {
                 biased;
-                // the sender lives as long as the box
-                _ = changed.changed() => {}
+                () = changed => {}
                 () = tokio::time::sleep_until(ends_at) => {
                     if Instant::now() >= self.state().ends_at {
                         self.end(SandboxError::Expired { box_id: self.id.clone() });
@@ -167,7 +168,7 @@ impl Provider for SimulatedProvider {
             id,
             shared: self.shared.clone(),
             state: Mutex::new(BoxState { is_solved: false, has_resisted: false, ends_at, end: None }),
-            changed: watch::Sender::new(0),
+            changed: Notify::new(),
         });
         *last = Some(inside.clone());
         Ok(Box::new(SimulatedBox { inside }))
@@ -246,7 +247,7 @@ impl SandboxBox for SimulatedBox {
     async fn renew(&self, lifetime_ms: u64) -> Result<(), SandboxError> {
         self.inside.check()?;
         self.inside.state().ends_at = Instant::now() + Duration::from_millis(lifetime_ms);
-        self.inside.changed.send_modify(|count| *count += 1);
+        self.inside.changed.notify_waiters();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! It is at one step at a time, refuses what does not fit to it, and after a failure that may have changed its weights it
 //! does nothing but load. A crash loses everything but the checkpoints: started again it is at step 0.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,7 +50,7 @@ impl TrainerArguments {
         self.chance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn misfortunes_met(&self) -> u32 {
+    pub(crate) fn misfortunes_met(&self) -> BTreeMap<String, u32> {
         self.chance().met()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use greenroom_core::{Address, ChildSpec, ChildStart, Clock, RestartPolicy, Seam};
+use greenroom_core::{Address, ChildSpec, Clock, RestartPolicy, Seam};
 use greenroom_engine::{ApiFactory, EngineApi, EnginePool, EnginePoolArguments};
 use greenroom_messages::engine::{EnginePoolMessage, EngineSpec};
 use greenroom_messages::rollout::{FinishedRollout, GroupOutcome, RolloutOutcome, Sample};
@@ -20,7 +20,7 @@ use greenroom_run::{
 };
 use greenroom_sandbox::{ImageSpec, LeaseNumbers, SandboxPool, SandboxPoolArguments};
 use greenroom_weights::{DirectoryCarrier, PublisherArguments, ReceiverArguments, WeightPublisher, WeightReceiver};
-use ractor::{Actor, ActorRef, Message};
+use ractor::ActorRef;
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{agent, dataset, language};
@@ -143,7 +143,7 @@ impl Wiring {
         let (database, clock) = (self.database.clone(), self.seam.clock);
         let arguments = move || JournalArguments { database: database.clone(), clock, feed: None };
         let (address, ledger) = (self.parts.journal.clone(), self.ledger.clone());
-        child(
+        ChildSpec::of_actor(
             "journal",
             RestartPolicy::NEVER,
             || Journal,
@@ -163,7 +163,7 @@ impl Wiring {
     fn trainer_child(&self) -> ChildSpec {
         let (arguments, address) = (self.trainer.clone(), self.parts.trainer.clone());
         let bind = move |actor: &_| address.rebind(actor);
-        child("trainer", RestartPolicy::PATIENT, || SimulatedTrainer, move || arguments.clone(), bind)
+        ChildSpec::of_actor("trainer", RestartPolicy::PATIENT, || SimulatedTrainer, move || arguments.clone(), bind)
     }
 
     fn weights_children(&self, dir: &Path) -> Result<Vec<ChildSpec>, SimError> {
@@ -185,11 +185,22 @@ impl Wiring {
         };
         let address = self.parts.publisher.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        let mut children =
-            vec![child("publisher", RestartPolicy::PATIENT, || WeightPublisher, move || publisher.clone(), bind)];
+        let mut children = vec![ChildSpec::of_actor(
+            "publisher",
+            RestartPolicy::PATIENT,
+            || WeightPublisher,
+            move || publisher.clone(),
+            bind,
+        )];
         for (_, address) in self.parts.receivers.clone() {
             let (receiver, bind) = (receiver.clone(), move |actor: &_| address.rebind(actor));
-            children.push(child("receiver", RestartPolicy::PATIENT, || WeightReceiver, move || receiver.clone(), bind));
+            children.push(ChildSpec::of_actor(
+                "receiver",
+                RestartPolicy::PATIENT,
+                || WeightReceiver,
+                move || receiver.clone(),
+                bind,
+            ));
         }
         Ok(children)
     }
@@ -221,7 +232,7 @@ impl Wiring {
         };
         let address = self.parts.engines.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        Ok(child("engine pool", RestartPolicy::PATIENT, || EnginePool, move || arguments.clone(), bind))
+        Ok(ChildSpec::of_actor("engine pool", RestartPolicy::PATIENT, || EnginePool, move || arguments.clone(), bind))
     }
 
     fn sandbox_pool_child(&self) -> ChildSpec {
@@ -236,7 +247,7 @@ impl Wiring {
         };
         let address = self.sandboxes.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        child("sandbox pool", RestartPolicy::PATIENT, || SandboxPool, move || arguments.clone(), bind)
+        ChildSpec::of_actor("sandbox pool", RestartPolicy::PATIENT, || SandboxPool, move || arguments.clone(), bind)
     }
 
     fn rollout_manager_child(&self) -> Result<ChildSpec, SimError> {
@@ -266,7 +277,13 @@ impl Wiring {
         arguments.check().map_err(|error| SimError::of("rollouts")(error.to_string()))?;
         let address = self.parts.rollouts.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        Ok(child("rollout manager", RestartPolicy::PATIENT, || RolloutManager, move || arguments.clone(), bind))
+        Ok(ChildSpec::of_actor(
+            "rollout manager",
+            RestartPolicy::PATIENT,
+            || RolloutManager,
+            move || arguments.clone(),
+            bind,
+        ))
     }
 
     /// The Conductor as the RolloutManager knows it; with sabotage, someone in between.
@@ -313,7 +330,7 @@ impl Wiring {
         };
         let address = self.conductor.clone();
         let bind = move |actor: &_| address.rebind(actor);
-        child("conductor", RestartPolicy::PATIENT, || Conductor, move || arguments.clone(), bind)
+        ChildSpec::of_actor("conductor", RestartPolicy::PATIENT, || Conductor, move || arguments.clone(), bind)
     }
 }
 
@@ -332,29 +349,4 @@ pub(crate) const EPOCH_MS: u64 = 1_767_225_600_000;
 
 pub(crate) fn clock() -> Clock {
     Clock::simulated(EPOCH_MS)
-}
-
-/// A supervised child: an actor, its arguments made anew for each start, and the address that is bound to it.
-fn child<A>(
-    name: &str,
-    policy: RestartPolicy,
-    actor: impl Fn() -> A + Send + Sync + 'static,
-    arguments: impl Fn() -> A::Arguments + Send + Sync + 'static,
-    bind: impl Fn(&ActorRef<A::Msg>) + Send + Sync + 'static,
-) -> ChildSpec
-where
-    A: Actor,
-    A::Msg: Message,
-{
-    let shared = Arc::new((actor, arguments, bind));
-    let start: ChildStart = Box::new(move |supervisor| {
-        let shared = shared.clone();
-        Box::pin(async move {
-            let (actor, arguments, bind) = &*shared;
-            let (started, _) = Actor::spawn_linked(None, actor(), arguments(), supervisor).await?;
-            bind(&started);
-            Ok(started.get_cell())
-        })
-    });
-    ChildSpec { name: name.to_owned(), policy, start }
 }

@@ -1,5 +1,6 @@
 //! A whole run in virtual time, and what is known of it afterwards.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,8 +36,8 @@ pub struct Report {
     pub event_hash: u64,
     /// How long the run took, virtual milliseconds.
     pub virtual_ms: u64,
-    /// Misfortunes that were met.
-    pub misfortunes: u32,
+    /// Misfortunes that were met, such as `engine.Hang`, and how often.
+    pub misfortunes: BTreeMap<String, u32>,
     /// Sandboxes that were made.
     pub boxes: u64,
     /// Every event with its virtual time in milliseconds.
@@ -108,14 +109,21 @@ async fn play(scenario: &Scenario, seed: u64) -> Result<Report, SimError> {
     violations.extend(check::violations(&history));
     let seen = std::mem::take(&mut *wiring.ledger.seen());
     violations.extend(checks::violations(&seen, &history));
-    let engines: u32 = wiring.engines.values().map(|engine| engine.misfortunes_met()).sum();
+    let mut misfortunes = BTreeMap::new();
+    let engines = wiring.engines.values().map(|engine| ("engine", engine.misfortunes_met()));
+    let others = [("sandbox", wiring.provider.misfortunes_met()), ("trainer", wiring.trainer.misfortunes_met())];
+    for (part, met) in engines.chain(others) {
+        for (kind, count) in met {
+            *misfortunes.entry(format!("{part}.{kind}")).or_default() += count;
+        }
+    }
     Ok(Report {
         seed,
         end,
         violations,
         event_hash,
         virtual_ms,
-        misfortunes: engines + wiring.provider.misfortunes_met() + wiring.trainer.misfortunes_met(),
+        misfortunes,
         boxes: seen.boxes_made,
         events: seen.events,
     })
