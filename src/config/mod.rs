@@ -141,7 +141,7 @@ pub struct EmbeddedEngines {
     pub max_running_requests: u32,
     /// What a request yields does not depend on its neighbours: slower, and a run repeats exactly.
     pub batch_invariant: bool,
-    /// `cpu`, or `cuda:N`.
+    /// `cpu`, `cuda:N`, or `auto`.
     pub device: String,
     /// Threads of tensor operations.
     pub threads: u32,

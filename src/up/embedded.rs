@@ -8,6 +8,7 @@ use greenroom_messages::engine::EngineSpec;
 use greenroom_policy::checkpoint::SaveOptions;
 use greenroom_policy::server::{EngineServer, EngineServerConfig, RunningEngine};
 use greenroom_policy::{Parameters, checkpoint};
+use greenroom_trainer::device::DeviceChoice;
 use tch::{Device, Kind};
 
 use crate::config::EmbeddedEngines;
@@ -35,13 +36,9 @@ pub(super) async fn start(
     Ok(engines)
 }
 
-/// The device that a text names.
+/// The device that a text names; libtorch's CUDA half is loaded when it may be needed.
 pub fn device(text: &str) -> anyhow::Result<Device> {
-    match text.strip_prefix("cuda:") {
-        Some(number) => Ok(Device::Cuda(number.parse().with_context(|| format!("device {text:?}"))?)),
-        None if text == "cpu" => Ok(Device::Cpu),
-        None => anyhow::bail!("device {text:?} must be cpu or cuda:N"),
-    }
+    Ok(DeviceChoice::parse(text)?.resolve()?)
 }
 
 /// Makes a model's weights at random, in `out`, in the shape of `source`'s configuration and beside its tokenizer.
