@@ -91,6 +91,42 @@ pub(crate) enum DatasetCommand {
         #[arg(long, default_value_t = 0)]
         seed: u64,
     },
+    /// Make bug-fixing tasks from projects on PyPI, each checked: the fix earns 1, nothing earns 0.
+    MakeBugs(MakeBugs),
+    /// Check every task of a file in a sandbox, twice: doing nothing must earn 0, and the fix, where the row tells it, 1.
+    Check(CheckDataset),
+}
+
+#[derive(Args)]
+pub(crate) struct MakeBugs {
+    /// The directory to be made. Its data.toml is for `greenroom up --config config/bugs/bugs.toml --config DIR/data.toml`.
+    #[arg(long)]
+    pub(crate) out: PathBuf,
+    /// A project and its version; may be given several times. Its source distribution must bring its tests.
+    #[arg(long = "package", value_name = "NAME==VERSION", default_values = [
+        "inflection==0.5.1", "toolz==1.2.0", "markupsafe==3.0.4", "webcolors==25.10.0", "cachetools==8.0.2",
+        "iniconfig==2.3.1", "deepmerge==4.0.0",
+    ])]
+    pub(crate) packages: Vec<String>,
+    /// At most so many tasks of each project.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) tasks_per_package: u32,
+    /// Decides which bugs are made.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// A Python with pytest that runs the tests; without one, an environment is made in the directory.
+    #[arg(long)]
+    pub(crate) python: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct CheckDataset {
+    /// A file of tasks, JSONL.
+    pub(crate) file: PathBuf,
+    /// A TOML file with images and sandbox settings; may be given several times. Without one, data.toml beside the file if
+    /// there is one, else the folder `images` beside the file.
+    #[arg(short, long)]
+    pub(crate) config: Vec<PathBuf>,
 }
 
 #[derive(Args)]
@@ -101,7 +137,7 @@ pub(crate) struct Engine {
     /// The address to listen on.
     #[arg(long, default_value = "127.0.0.1:30000")]
     pub(crate) bind: std::net::SocketAddr,
-    /// cpu, or cuda:N.
+    /// cpu, cuda:N, or auto.
     #[arg(long, default_value = "cpu")]
     pub(crate) device: String,
     /// What a request yields does not depend on its neighbours.

@@ -14,8 +14,8 @@ fn main() -> ExitCode {
         return greenroom::sandbox::box_init_main();
     }
     let arguments = cli::Cli::parse();
-    telemetry::start(arguments.verbose);
-    match commands::run(arguments.command) {
+    let log_file = telemetry::start(arguments.verbose);
+    match commands::run(arguments.command, &log_file) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

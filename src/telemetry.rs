@@ -1,10 +1,59 @@
-//! Logs: on stderr, warnings and worse unless asked for more. `GREENROOM_LOG` takes tracing's filter language.
+//! Logs: on stderr, warnings and worse unless asked for more; in a run's own file, everything from info on.
+//!
+//! `GREENROOM_LOG` takes tracing's filter language, for stderr.
 
-use tracing_subscriber::EnvFilter;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+
+/// Where a run's log goes, once the run has a directory; nowhere before.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogFile(Arc<Mutex<Option<File>>>);
+
+impl LogFile {
+    /// Writes what follows into this file, after what it holds.
+    pub(crate) fn open(&self, path: &Path) -> anyhow::Result<()> {
+        let file = File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(file);
+        Ok(())
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(file) => file.write(line),
+            None => Ok(line.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
 
 /// Starts logging. `verbose` counts the `-v` given: 1 is info, 2 is debug, 3 is trace.
-pub(crate) fn start(verbose: u8) {
+pub(crate) fn start(verbose: u8) -> LogFile {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let filter = EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let for_people = EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let log_file = LogFile::default();
+    let to_stderr = fmt::layer().with_writer(io::stderr).with_target(false).with_filter(for_people);
+    let to_file = fmt::layer().with_writer(log_file.clone()).with_ansi(false).with_filter(EnvFilter::new("info"));
+    tracing_subscriber::registry().with(to_stderr).with(to_file).init();
+    log_file
 }

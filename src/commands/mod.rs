@@ -2,6 +2,7 @@
 
 mod check;
 mod dataset;
+mod dataset_check;
 mod engine;
 mod up;
 
@@ -11,11 +12,12 @@ use std::process::ExitCode;
 use greenroom::config::{self, Layers};
 
 use crate::cli::{self, Command, ConfigCommand};
+use crate::telemetry::LogFile;
 
 /// Runs a command.
-pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: Command, log_file: &LogFile) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Up(up) => up::run(up),
+        Command::Up(up) => up::run(up, log_file),
         Command::Config { command: ConfigCommand::Show { layers, origin } } => show(&layers, origin),
         Command::Dataset { command } => dataset::run(command),
         Command::Check { run } => check::run(&run),

@@ -11,11 +11,12 @@ use greenroom::up::{Run, RunPlace};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli;
+use crate::telemetry::LogFile;
 
 /// The exit status of a run that was stopped and can be resumed.
 const STOPPED: u8 = 3;
 
-pub(super) fn run(arguments: cli::Up) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<ExitCode> {
     let mut layers = super::layers(&arguments.layers);
     if arguments.resume && layers.files.is_empty() {
         layers.files.push(arguments.runs.join(&arguments.name).join("config.toml"));
@@ -24,7 +25,7 @@ pub(super) fn run(arguments: cli::Up) -> anyhow::Result<ExitCode> {
     let place = RunPlace { runs_dir: arguments.runs, name: arguments.name, resume: arguments.resume };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
-    let end = runtime.block_on(drive(config, place))?;
+    let end = runtime.block_on(drive(config, place, log_file))?;
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     Ok(match end {
         RunEnd::Completed(summary) => {
@@ -39,9 +40,10 @@ pub(super) fn run(arguments: cli::Up) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn drive(config: config::Config, place: RunPlace) -> anyhow::Result<RunEnd> {
+async fn drive(config: config::Config, place: RunPlace, log_file: &LogFile) -> anyhow::Result<RunEnd> {
     let display = Display::new();
     let run = Run::start(config, place, display.talk()).await?;
+    log_file.open(&run.directory().path().join("logs").join("greenroom.log"))?;
     let following = display.follow(run.progress());
     let conductor = run.conductor();
     let talk = display.talk();

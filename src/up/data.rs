@@ -24,9 +24,21 @@ pub(super) fn datasets(config: &Config) -> anyhow::Result<BTreeMap<Purpose, Arc<
     Ok(datasets)
 }
 
+/// The images that the tasks of a data set need, by name.
+///
+/// # Errors
+/// GR0905: some are missing; or one's directory cannot be read.
+pub fn images_of(config: &Config, dataset: &Dataset) -> anyhow::Result<BTreeMap<String, ImageSpec>> {
+    let images = needed_images(config, &dataset.images())?;
+    Ok(images.into_iter().map(|image| (image.name.clone(), image)).collect())
+}
+
 /// The images that the tasks need.
 pub(super) fn images(config: &Config, datasets: &BTreeMap<Purpose, Arc<Dataset>>) -> anyhow::Result<Vec<ImageSpec>> {
-    let needed: BTreeSet<String> = datasets.values().flat_map(|dataset| dataset.images()).collect();
+    needed_images(config, &datasets.values().flat_map(|dataset| dataset.images()).collect())
+}
+
+fn needed_images(config: &Config, needed: &BTreeSet<String>) -> anyhow::Result<Vec<ImageSpec>> {
     let known = known_images(config)?;
     let missing: Vec<&str> = needed.iter().filter(|name| !known.contains_key(*name)).map(String::as_str).collect();
     if !missing.is_empty() {

@@ -11,6 +11,7 @@ pub mod display;
 mod embedded;
 mod preparation;
 
+pub use data::images_of;
 #[cfg(feature = "torch")]
 pub use embedded::device;
 
@@ -22,7 +23,7 @@ use greenroom_core::{Deadline, ask};
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus, StopMode};
 use greenroom_messages::sandbox::SandboxPoolMessage;
-use greenroom_run::RunEnd;
+use greenroom_run::{RunDirectory, RunEnd};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
@@ -47,6 +48,7 @@ pub type Talk = Arc<dyn Fn(&str) + Send + Sync>;
 /// A run that is under way.
 pub struct Run {
     actors: RunningActors,
+    directory: RunDirectory,
     progress: watch::Receiver<RunStatus>,
     ended: oneshot::Receiver<RunEnd>,
 }
@@ -75,7 +77,12 @@ impl Run {
         let actors = started.inspect_err(|_| preparation::abandon(directory.clone()))?;
         // a resumed run keeps its configuration until another one is known to work
         directory.replace("config.toml", text.as_bytes())?;
-        Ok(Self { actors, progress, ended })
+        Ok(Self { actors, directory, progress, ended })
+    }
+
+    /// The run's directory.
+    pub fn directory(&self) -> &RunDirectory {
+        &self.directory
     }
 
     /// How the run stands, as it changes.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use greenroom_core::{Faults, Seam};
 use greenroom_messages::{Purpose, RunId};
 use greenroom_rollout::Dataset;
-use greenroom_run::{Database, RunDirectory};
+use greenroom_run::{Database, RunDirectory, RunError};
 use greenroom_sandbox::{ImageSpec, LocalProvider, Provider};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
@@ -49,7 +49,8 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     let warm_start = data::warm_start(&config, &tokenizer, &template)?;
 
     let path = place.runs_dir.join(&place.name);
-    let directory = if place.resume { RunDirectory::resume(&path)? } else { RunDirectory::create(&path)? };
+    let directory = if place.resume { RunDirectory::resume(&path) } else { RunDirectory::create(&path) };
+    let directory = directory.map_err(coded)?;
     let run = RunId::new(place.name.clone());
     let furnished = furnish(&config, &directory, &run, &seam, source_dir, talk).await;
     let (database, provider, model_dir) = furnished.inspect_err(|_| abandon(directory.clone()))?;
@@ -83,7 +84,7 @@ async fn furnish(
     if !directory.path().join("config.toml").exists() {
         directory.replace("config.toml", text.as_bytes())?;
     }
-    let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
+    let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock).map_err(coded)?;
     let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
     let swept = provider.sweep().await?;
     if !swept.removed.is_empty() {
@@ -92,6 +93,11 @@ async fn furnish(
     provider.check().await.context("this machine cannot make sandboxes")?;
     let model_dir = model(config, directory, model_source)?;
     Ok((database, provider, model_dir))
+}
+
+/// The error with its code before it, for `greenroom explain`.
+fn coded(error: RunError) -> anyhow::Error {
+    anyhow::anyhow!("{}: {error}", error.code())
 }
 
 /// Takes a run back that could not be begun; what made it fail is told, not what went wrong here.
