@@ -126,15 +126,15 @@ fn same_seed_gives_the_same_data() {
 }
 
 #[test]
-#[ignore = "fetches a project from PyPI; GREENROOM_TEST_PYTHON names a Python with pip and pytest"]
+#[ignore = "fetches a project from PyPI; GREENROOM_TEST_PYTHON names a Python with pytest"]
 fn tasks_from_a_real_project_are_worth_1_with_their_fix_and_0_without() {
     let folder = tempfile::tempdir().unwrap();
-    let python = std::env::var("GREENROOM_TEST_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned());
+    let python = std::env::var("GREENROOM_TEST_PYTHON").ok();
     let request = BugsRequest {
         packages: vec!["inflection==0.5.1".parse().unwrap()],
         tasks_per_package: 3,
         seed: Seed::new(7),
-        python: PathBuf::from(python),
+        python: python.map(PathBuf::from),
     };
     let data = bugs(&folder.path().join("data"), &request, &|step| println!("{}", step.what)).unwrap();
     let dataset = Dataset::load(&data.tasks).unwrap();

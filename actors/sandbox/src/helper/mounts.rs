@@ -52,14 +52,15 @@ pub(crate) fn build(setup: &BoxSetup, owner: Option<Owner>) -> Result<(), SetupF
         None => mount_tmpfs(STORE, setup.limits.disk_bytes, 0o755)?,
     }
     fill_store(source.as_ref(), owner)?;
+    // before the paths of the host, some of which may lie below it
+    make_dir(in_root("/tmp"))?;
+    mount_tmpfs(in_root("/tmp"), setup.limits.tmp_bytes, 0o1777)?;
     for path in &system {
         path.place()?;
     }
     place_identity()?;
     place_devices(&nodes, setup.limits.tmp_bytes)?;
     make_dir(in_root("/proc"))?;
-    make_dir(in_root("/tmp"))?;
-    mount_tmpfs(in_root("/tmp"), setup.limits.tmp_bytes, 0o1777)?;
     for (inside, part) in [(setup.workdir.as_path(), "work"), (Path::new(HOME_INSIDE), "home")] {
         make_dir(in_root(inside))?;
         bind(&Path::new(STORE).join(part), &in_root(inside))?;

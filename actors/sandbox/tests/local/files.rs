@@ -1,6 +1,6 @@
 //! Files go in and out of a box, and nowhere else.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use greenroom_messages::sandbox::SandboxFile;
 use greenroom_sandbox::{Labels, Provider, SandboxError};
@@ -30,6 +30,21 @@ async fn files_are_written_and_read() {
     let error = sandbox.put_files(vec![big]).await.unwrap_err();
     assert!(error.to_string().contains("No space left"), "{error}");
     assert_eq!(run(&*sandbox, "ls -A | sort | tr '\\n' ' '").await.0, "a bin hello.txt sub ");
+}
+
+#[tokio::test]
+async fn a_path_of_the_host_is_seen_also_where_the_box_has_its_own_tmp() {
+    let tool = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(tool.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(tool.path().join("tool"), "of the host").unwrap();
+    let mut config = config();
+    config.read_only_paths.push(tool.path().to_owned());
+    let site = site(config);
+    let sandbox = site.make_box().await;
+    let path = tool.path().display();
+    assert_eq!(run(&*sandbox, &format!("cat {path}/tool; ls /tmp | wc -l")).await.0, "of the host1\n");
+    assert_ne!(run(&*sandbox, &format!("echo x > {path}/tool")).await.1, 0, "it is read-only");
+    assert_eq!(run(&*sandbox, "echo x > /tmp/own && cat /tmp/own").await, ("x\n".to_owned(), 0));
 }
 
 #[tokio::test]

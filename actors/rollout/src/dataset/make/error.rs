@@ -47,6 +47,22 @@ pub enum MakeError {
         /// What the library said.
         reason: String,
     },
+    /// The Python that should run tests cannot (GR0335).
+    #[error("the Python {python}: {reason}")]
+    Python {
+        /// As it was named.
+        python: PathBuf,
+        /// What it lacks, and what to do.
+        reason: String,
+    },
+    /// A project cannot be fetched or used (GR0336).
+    #[error("project {package}: {reason}")]
+    Package {
+        /// As `name==version`.
+        package: String,
+        /// What is wrong, and what to do.
+        reason: String,
+    },
     /// The agent file does not fit (its own codes).
     #[error(transparent)]
     Agent(#[from] AgentError),
@@ -61,6 +77,8 @@ impl MakeError {
             Self::Check { .. } => "GR0332",
             Self::File { .. } => "GR0333",
             Self::Tokenizer { .. } => "GR0334",
+            Self::Python { .. } => "GR0335",
+            Self::Package { .. } => "GR0336",
             Self::Agent(_) => "GR0311",
         }
     }
@@ -71,6 +89,10 @@ impl MakeError {
 
     pub(super) fn file(path: &Path, reason: impl ToString) -> Self {
         Self::File { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    pub(super) fn python(python: &Path, reason: impl Into<String>) -> Self {
+        Self::Python { python: python.to_owned(), reason: reason.into() }
     }
 
     pub(super) fn check(task: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -104,5 +126,15 @@ pub const MAKE_ERRORS: &[ErrorPage] = &[
         code: "GR0334",
         cause: "the quickstart's tokenizer could not be trained from its text",
         remedy: "this is a defect of the build; report the message",
+    },
+    ErrorPage {
+        code: "GR0335",
+        cause: "the Python that should run the tests of projects does not run, or lacks pip or pytest",
+        remedy: "name another with --python, or leave it away: an environment with pytest is then made from python3",
+    },
+    ErrorPage {
+        code: "GR0336",
+        cause: "a project from the package index cannot be fetched at that version, or its own tests cannot be used",
+        remedy: "take a version that has a source distribution with tests that need nothing but pytest",
     },
 ];

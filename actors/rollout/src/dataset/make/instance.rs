@@ -38,7 +38,12 @@ impl TestRun {
     pub(super) fn statuses(&self, folder: &Path, hash_seed: u32) -> Result<Option<StatusMap>, MakeError> {
         let script = format!("( {} ) 2>&1", self.command);
         let hash_seed = hash_seed.to_string();
-        let finished = run(folder, &["bash", "-c", &script], &[("PYTHONHASHSEED", &hash_seed)], TEST_SECONDS)?;
+        let finished = run(
+            folder,
+            &["bash", "-c", &script],
+            &[("PYTHONHASHSEED", &hash_seed), ("PYTHONNOUSERSITE", "1")],
+            TEST_SECONDS,
+        )?;
         Ok((finished.status != 124).then(|| self.parser.parse(&finished.stdout)))
     }
 
@@ -49,7 +54,8 @@ impl TestRun {
             let statuses = self.statuses(folder, hash_seed)?.unwrap_or_default();
             let passed = |(id, status): (&String, &TestStatus)| (*status == TestStatus::Passed).then(|| id.clone());
             let passes: BTreeSet<String> = statuses.iter().filter_map(passed).collect();
-            stable = Some(stable.map_or_else(|| passes.clone(), |before| before.intersection(&passes).cloned().collect()));
+            stable =
+                Some(stable.map_or_else(|| passes.clone(), |before| before.intersection(&passes).cloned().collect()));
         }
         Ok(stable.unwrap_or_default())
     }
@@ -102,7 +108,13 @@ pub(super) struct Verdict {
 
 impl Nursery {
     /// Runs the tests of `main` and keeps those that pass in every run.
-    pub(super) fn new(repository: Repository, owner: &str, repo: &str, tests: TestRun, runs: u32) -> Result<Self, MakeError> {
+    pub(super) fn new(
+        repository: Repository,
+        owner: &str,
+        repo: &str,
+        tests: TestRun,
+        runs: u32,
+    ) -> Result<Self, MakeError> {
         let base_commit = repository.hash("main")?;
         let name = format!("{owner}__{repo}.{}", base_commit.get(..8).unwrap_or_default());
         let passes = tests.stable_passes(repository.folder(), runs)?;

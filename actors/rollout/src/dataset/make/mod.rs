@@ -13,6 +13,7 @@ mod error;
 mod instance;
 mod package;
 mod process;
+mod python;
 mod quickstart;
 mod repository;
 mod tokenizer;

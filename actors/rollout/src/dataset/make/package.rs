@@ -7,8 +7,10 @@
 //! same distribution, Python and pytest.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use greenroom_core::Seed;
 use serde::Deserialize;
@@ -18,6 +20,7 @@ use super::MakeProgress;
 use super::error::MakeError;
 use super::instance::{Instance, Nursery, TestRun};
 use super::process::{run, shell};
+use super::python::{TestPython, last_line};
 use super::repository::Repository;
 use crate::grading::{LogParser, shell_quote};
 
@@ -31,6 +34,11 @@ const TRIES_PER_TASK: u32 = 12;
 const STRATEGY_SHARE: u32 = 3;
 /// What test runs leave behind, never part of a change.
 const IGNORED: &str = "__pycache__/\n*.py[cod]\n.pytest_cache/\n*.egg-info/\n.coverage\n";
+
+/// Stands in a folder that was made here.
+const MARKER: &str = ".made-bugs";
+/// Projects that are worked on at once.
+const WORKERS: usize = 2;
 
 /// A project on PyPI at one version, written `name==version`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +62,23 @@ impl FromStr for Package {
             Some((name, version)) if is_plain(name) && is_plain(version) => {
                 Ok(Self { name: name.to_owned(), version: version.to_owned() })
             }
-            _ => Err(MakeError::check(text, "write a project as name==version")),
+            _ => Err(MakeError::Package {
+                package: text.to_owned(),
+                reason: "write a project as NAME==VERSION, such as toolz==1.2.0".to_owned(),
+            }),
         }
+    }
+}
+
+impl fmt::Display for Package {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}=={}", self.name, self.version)
+    }
+}
+
+impl Package {
+    fn failed(&self, reason: &str) -> MakeError {
+        MakeError::Package { package: self.to_string(), reason: reason.to_owned() }
     }
 }
 
@@ -68,8 +91,8 @@ pub struct BugsRequest {
     pub tasks_per_package: u32,
     /// Decides which edits are tried, in which order.
     pub seed: Seed,
-    /// A Python with pytest and pip; sandboxes must see it under the same path.
-    pub python: PathBuf,
+    /// A Python with pytest; without one, an environment with pytest is made in the folder.
+    pub python: Option<PathBuf>,
 }
 
 /// Where made tasks are.
@@ -83,6 +106,17 @@ pub struct BugsData {
     pub images: BTreeMap<String, PathBuf>,
     /// Number of tasks of each project.
     pub counts: BTreeMap<String, u32>,
+    /// Projects that no task could be made of, with why and the remedy in one line.
+    pub failed: BTreeMap<String, String>,
+    /// Folders that the tests' Python is made of: sandboxes must see them under the same paths.
+    pub python_paths: Vec<PathBuf>,
+}
+
+/// One project's image and instances.
+struct Made {
+    image: String,
+    folder: PathBuf,
+    instances: Vec<Instance>,
 }
 
 #[derive(Deserialize)]
@@ -93,37 +127,52 @@ struct Edit {
     text: String,
 }
 
-/// Makes tasks in `folder`, which must be empty or new.
+/// Makes tasks in `folder`; what was made there before is made anew. `progress` is called from several threads.
 ///
 /// # Errors
-/// [`MakeError`]: no such distribution, a Python without pip or pytest, a project whose tests do not pass, or no task at all.
+/// [`MakeError`]: a Python without pip or pytest, a folder that holds other things, or no task at all. A project that cannot
+/// be used does not end the work: it is told in [`BugsData::failed`].
 pub fn bugs(
     folder: &Path,
     request: &BugsRequest,
     progress: &(dyn Fn(MakeProgress) + Sync),
 ) -> Result<BugsData, MakeError> {
-    let is_empty = std::fs::read_dir(folder).map(|mut entries| entries.next().is_none()).unwrap_or(true);
-    if !is_empty {
-        return Err(MakeError::file(folder, "is not empty"));
-    }
-    std::fs::create_dir_all(folder).map_err(|error| MakeError::file(folder, error))?;
-    let total = request.packages.len() as u32;
+    super::quickstart::prepare(folder, MARKER)?;
+    let folder = &std::path::absolute(folder).map_err(|error| MakeError::file(folder, error))?;
+    let total = request.packages.len() as u32 * (request.tasks_per_package + 1) + 1;
+    let done = AtomicU32::new(0);
+    let step = |parts: u32, what: String| {
+        progress(MakeProgress { done: done.fetch_add(parts, Ordering::Relaxed) + parts, total, what });
+    };
+    let python = TestPython::find(request.python.as_deref(), folder)?;
+    step(1, "python".to_owned());
     let mut data = BugsData {
         tasks: folder.join("tasks.jsonl"),
         swesmith: folder.join("swesmith.jsonl"),
         images: BTreeMap::new(),
         counts: BTreeMap::new(),
+        failed: BTreeMap::new(),
+        python_paths: python.paths.clone(),
     };
-    let mut instances = Vec::new();
-    for (done, package) in (1..).zip(&request.packages) {
-        let (image, place, made) = of_package(folder, package, request)?;
-        progress(MakeProgress { done, total, what: format!("{}: {} tasks", package.name, made.len()) });
-        data.images.insert(image, place);
-        data.counts.insert(package.name.clone(), made.len() as u32);
-        instances.extend(made);
+    let (mut instances, mut first_failure) = (Vec::new(), None);
+    for (package, made) in request.packages.iter().zip(all(folder, request, &python, &step)) {
+        match made {
+            Ok(made) => {
+                data.images.insert(made.image, made.folder);
+                data.counts.insert(package.to_string(), made.instances.len() as u32);
+                instances.extend(made.instances);
+            }
+            Err(error @ MakeError::Package { .. }) => {
+                data.failed.insert(package.to_string(), error.to_string());
+                first_failure.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
     }
     if instances.is_empty() {
-        return Err(MakeError::check("bugs", "no edit of any project was noticed by its tests"));
+        let unnoticed =
+            || MakeError::check("bugs", "no edit was noticed by the tests: try another seed or other projects");
+        return Err(first_failure.unwrap_or_else(unnoticed));
     }
     let samples: Vec<Value> = instances.iter().map(Instance::sample).collect();
     let rows: Result<Vec<Value>, _> = instances.iter().map(serde_json::to_value).collect();
@@ -133,39 +182,75 @@ pub fn bugs(
     Ok(data)
 }
 
+/// All projects, two at a time; the results are in the order of the request.
+fn all(
+    folder: &Path,
+    request: &BugsRequest,
+    python: &TestPython,
+    step: &(dyn Fn(u32, String) + Sync),
+) -> Vec<Result<Made, MakeError>> {
+    let of_worker = |first: usize| {
+        let packages = request.packages.iter().enumerate().skip(first).step_by(WORKERS);
+        packages
+            .map(|(number, package)| (number, of_package(folder, package, request, python, step)))
+            .collect::<Vec<_>>()
+    };
+    let mut made: Vec<(usize, Result<Made, MakeError>)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|first| scope.spawn(move || of_worker(first))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+    });
+    made.sort_by_key(|(number, _)| *number);
+    made.into_iter().map(|(_, made)| made).collect()
+}
+
 fn of_package(
     folder: &Path,
     package: &Package,
     request: &BugsRequest,
-) -> Result<(String, PathBuf, Vec<Instance>), MakeError> {
-    let python = request.python.to_string_lossy().into_owned();
+    python: &TestPython,
+    step: &(dyn Fn(u32, String) + Sync),
+) -> Result<Made, MakeError> {
     let image = package.name.to_lowercase();
     let place = folder.join("images").join(&image);
-    let mut repository = unpack(folder, package, &python, &place)?;
+    let mut repository = unpack(folder, package, &python.with_pip, &place)?;
     repository.commit(&format!("{} {}", package.name, package.version))?;
     let source = if place.join("src").is_dir() { "PYTHONPATH=src " } else { "" };
-    let command =
-        format!("{source}{} -B -m pytest --disable-warnings --color=no --tb=no --verbose", shell_quote(&python));
+    let program = shell_quote(&python.program);
+    let command = format!("{source}{program} -B -m pytest --disable-warnings --color=no --tb=no --verbose");
     let tests = TestRun { command, parser: LogParser::PytestVerbose };
-    let mut nursery = Nursery::new(repository, "pypi", &image, tests, 3)?;
-    let made = plant(&mut nursery, package, request, &python)?;
+    let mut nursery = Nursery::new(repository, "pypi", &image, tests, 3).map_err(|error| match error {
+        MakeError::Check { .. } => package.failed(
+            "fewer than two of its tests pass: take a version whose source distribution brings tests that need only pytest",
+        ),
+        other => other,
+    })?;
+    step(1, format!("{package}: {} tests pass", nursery.passes.len()));
+    let planted = AtomicU32::new(0);
+    let made = plant(&mut nursery, package, request, &python.program, &|what| {
+        planted.fetch_add(1, Ordering::Relaxed);
+        step(1, what);
+    })?;
+    let missing = request.tasks_per_package - planted.into_inner().min(request.tasks_per_package);
+    step(missing, format!("{package}: {} tasks", made.len()));
     let image = nursery.image.clone();
-    Ok((image, nursery.repository.finish()?, made))
+    Ok(Made { image, folder: nursery.repository.finish()?, instances: made })
 }
 
 /// Fetches the source distribution and lays its files into a new repository.
 fn unpack(folder: &Path, package: &Package, python: &str, place: &Path) -> Result<Repository, MakeError> {
     let sdists = folder.join("sdists").join(&package.name);
     std::fs::create_dir_all(&sdists).map_err(|error| MakeError::file(&sdists, error))?;
-    let wanted = format!("{}=={}", package.name, package.version);
+    let wanted = package.to_string();
     let words = [python, "-m", "pip", "-q", "download", "--no-deps", "--no-binary", &package.name, &wanted, "-d", "."];
     let finished = run(&sdists, &words, &[], FETCH_SECONDS)?;
     if finished.status != 0 {
-        let reason = format!("status {}: {}", finished.status, finished.stderr.trim_end());
-        return Err(MakeError::Program { command: words.join(" "), reason });
+        return Err(package.failed(&why_not_fetched(&finished.stderr)));
+    }
+    let archive = shell(&sdists, "ls -1 | grep -m 1 '[.]tar[.]gz$' || :")?;
+    if archive.trim().is_empty() {
+        return Err(package.failed("its source distribution is no .tar.gz: take another version"));
     }
     let repository = Repository::create(place)?;
-    let archive = shell(&sdists, "ls -1 *.tar.gz | head -n 1")?;
     let archive = sdists.join(archive.trim());
     let target = shell_quote(&place.to_string_lossy());
     let source = shell_quote(&archive.to_string_lossy());
@@ -176,12 +261,26 @@ fn unpack(folder: &Path, package: &Package, python: &str, place: &Path) -> Resul
     Ok(repository)
 }
 
+/// What pip's complaint comes to.
+fn why_not_fetched(complaint: &str) -> String {
+    if complaint.contains("No matching distribution found") {
+        return "the package index has no source distribution of it: see `pip index versions` for others".to_owned();
+    }
+    let error =
+        complaint.lines().map(str::trim).find(|line| line.starts_with("ERROR:")).unwrap_or(last_line(complaint));
+    format!(
+        "pip cannot fetch it ({}): see whether the package index can be reached",
+        error.trim_start_matches("ERROR: ")
+    )
+}
+
 /// Tries edits until there are enough tasks.
 fn plant(
     nursery: &mut Nursery,
     package: &Package,
     request: &BugsRequest,
     python: &str,
+    step: &dyn Fn(String),
 ) -> Result<Vec<Instance>, MakeError> {
     let wanted = request.tasks_per_package;
     let seed = (request.seed.child(&package.name).value() >> 1).to_string();
@@ -197,12 +296,14 @@ fn plant(
         if made.len() as u32 >= wanted {
             break;
         }
-        let edit: Edit = serde_json::from_str(line).map_err(|error| MakeError::check("mutations.py", error.to_string()))?;
+        let edit: Edit =
+            serde_json::from_str(line).map_err(|error| MakeError::check("mutations.py", error.to_string()))?;
         let is_frequent = strategies.get(&edit.strategy).is_some_and(|count| *count >= wanted.div_ceil(STRATEGY_SHARE));
         if is_frequent || functions.contains(&(edit.file.clone(), edit.function.clone())) {
             continue;
         }
         if let Some(instance) = try_edit(nursery, &edit)? {
+            step(format!("{package}: {} in {}", edit.strategy, edit.function));
             functions.insert((edit.file, edit.function));
             *strategies.entry(edit.strategy).or_default() += 1;
             made.push(instance);

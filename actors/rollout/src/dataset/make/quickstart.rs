@@ -69,7 +69,7 @@ pub fn quickstart(
     seed: Seed,
     progress: &(dyn Fn(MakeProgress) + Sync),
 ) -> Result<QuickstartData, MakeError> {
-    prepare(folder)?;
+    prepare(folder, MARKER)?;
     let bugs = content::bugs()?;
     let tasks = command_task::all(&content::commands()?);
     let wanted = bugs.iter().filter(|bug| bug.split != Split::Sft).count() as u32;
@@ -89,17 +89,18 @@ pub fn quickstart(
     Ok(data)
 }
 
-fn prepare(folder: &Path) -> Result<(), MakeError> {
+/// Makes an empty folder that says that it may be made anew.
+pub(super) fn prepare(folder: &Path, marker: &str) -> Result<(), MakeError> {
     let is_empty = std::fs::read_dir(folder).map(|mut entries| entries.next().is_none()).unwrap_or(true);
     if !is_empty {
-        if !folder.join(MARKER).is_file() {
+        if !folder.join(marker).is_file() {
             return Err(MakeError::file(folder, "holds files that were not made here"));
         }
         std::fs::remove_dir_all(folder).map_err(|error| MakeError::file(folder, error))?;
     }
     std::fs::create_dir_all(folder).map_err(|error| MakeError::file(folder, error))?;
-    let marker = folder.join(MARKER);
-    std::fs::write(&marker, "This folder was made by the quickstart and may be made anew.\n")
+    let marker = folder.join(marker);
+    std::fs::write(&marker, "This folder was made by greenroom and may be made anew.\n")
         .map_err(|error| MakeError::file(&marker, error))
 }
 
@@ -111,7 +112,10 @@ fn projects(images: &Path, bugs: &[Bug], step: &(dyn Fn(String) + Sync)) -> Resu
             .chunks(half)
             .map(|some| scope.spawn(move || some.iter().map(|project| make(project, images, bugs, step)).collect()))
             .collect();
-        workers.into_iter().map(|worker| worker.join().unwrap_or_default()).collect::<Vec<Vec<Result<Made, MakeError>>>>()
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_default())
+            .collect::<Vec<Vec<Result<Made, MakeError>>>>()
     });
     let made = results.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
     match made.len() == PROJECTS.len() {
@@ -164,7 +168,8 @@ fn finish(folder: &Path, made: Vec<Made>, tasks: &[CommandTask], vocabulary: u32
                 return Err(MakeError::check(instance.instance_id, "is there twice"));
             }
             samples.entry(split == Split::Rl).or_default().push(instance.sample());
-            let row = serde_json::to_value(&instance).map_err(|error| MakeError::check(&instance.instance_id, error.to_string()))?;
+            let row = serde_json::to_value(&instance)
+                .map_err(|error| MakeError::check(&instance.instance_id, error.to_string()))?;
             instances.push(row);
         }
     }
