@@ -32,6 +32,12 @@ enum Command {
     /// Training and generation on the CPU, next to transformers.
     #[cfg(feature = "torch")]
     PolicyCpu(PeerOptions),
+    /// Our side of the agent path alone, again and again, for a profiler; writes nothing.
+    AgentPathProfile {
+        /// How often 64 episodes are played.
+        #[arg(long, default_value_t = 10)]
+        rounds: u32,
+    },
     /// Bring the table in benchmark/README.md up to date.
     Table,
 }
@@ -48,6 +54,7 @@ fn run() -> anyhow::Result<()> {
         Command::AgentPath(options) => agent_path::run(&options.python)?.write(),
         #[cfg(feature = "torch")]
         Command::PolicyCpu(options) => policy_cpu::run(&options.python)?.write(),
+        Command::AgentPathProfile { rounds } => agent_path::profile(rounds),
         Command::Table => {
             let changed = table::update()?;
             eprintln!("benchmark/README.md {}", if changed { "is brought up to date" } else { "was up to date" });

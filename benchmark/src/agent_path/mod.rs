@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use self::instant::InstantEngine;
-use self::script::{SUBMIT, Script};
+use self::script::{SUBMIT, Script, Tokenising};
 use self::world::World;
 use crate::measure::{machine, median, quantile};
 use crate::peer::Peer;
@@ -104,6 +104,22 @@ pub fn run(python: &str) -> anyhow::Result<BenchResult> {
     Ok(BenchResult { bench: "agent_path".to_owned(), command: COMMAND.to_owned(), machine: machine(), rows })
 }
 
+/// Plays 64 episodes at a time without a peer, for a profiler.
+pub fn profile(rounds: u32) -> anyhow::Result<()> {
+    let scratch = tempfile::tempdir().context("no temporary directory")?;
+    let runtime = Runtime::new()?;
+    let engine = Arc::new(InstantEngine::new(Arc::new(Script::new()?)));
+    let mut world = runtime.block_on(World::start(engine, None, 64, scratch.path()))?;
+    for _ in 0..rounds {
+        let played = runtime.block_on(world.play(8, 8))?;
+        let turns = played.turns as f64;
+        let processor_ms = played.cost.processor_s * 1000.0 / turns;
+        eprintln!("{:.0} turns/s, {processor_ms:.3} ms of processor a turn", turns / played.cost.wall_s);
+    }
+    runtime.block_on(world.end());
+    Ok(())
+}
+
 fn measure(
     setting: &Setting,
     runtime: &Runtime,
@@ -115,6 +131,7 @@ fn measure(
     let our_url = setting.over_http.then(|| url.to_owned());
     let mut world = runtime.block_on(World::start(engine.clone(), our_url, setting.at_once, dir))?;
     let (mut ours, mut theirs) = (Side::default(), Side::default());
+    let (mut turns_s, mut outputs_s) = (Vec::new(), Vec::new());
     let (groups, samples) = setting.episodes;
     // round 0 warms both sides up and does not count
     for round in 0..=ROUNDS {
@@ -122,10 +139,13 @@ fn measure(
         let request = request(setting, &engine.script, url, round);
         let answer = peer.ask(&request)?;
         let measured_by_server = engine.gaps.take();
+        let floor = engine.script.tokenising()?;
         if round == 0 {
             eprintln!("  longest sample: {} tokens", played.longest_sample);
             continue;
         }
+        turns_s.push(floor.turn_s);
+        outputs_s.push(floor.output_s);
         ours.add(played.turns as f64, played.cost.wall_s, played.cost.processor_s, &played.gaps_s);
         let number = |key: &str| answer[key].as_f64().with_context(|| format!("the peer's answer lacks {key}"));
         let own: Vec<f64> = answer["gaps_s"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
@@ -134,7 +154,8 @@ fn measure(
         theirs.add(number("turns")?, number("wall_s")?, number("processor_s")?, &gaps);
     }
     runtime.block_on(world.end());
-    Ok(rows(setting, &ours, &theirs, &format!("{}{}", peer.name, setting.note)))
+    let floor = Tokenising { turn_s: median(&turns_s), output_s: median(&outputs_s) };
+    Ok(rows(setting, &ours, &theirs, &format!("{}{}", peer.name, setting.note), floor))
 }
 
 fn request(setting: &Setting, script: &Script, url: &str, round: usize) -> Value {
@@ -155,20 +176,25 @@ fn request(setting: &Setting, script: &Script, url: &str, round: usize) -> Value
     })
 }
 
-fn rows(setting: &Setting, ours: &Side, theirs: &Side, peer_name: &str) -> Vec<Row> {
+fn rows(setting: &Setting, ours: &Side, theirs: &Side, peer_name: &str, floor: Tokenising) -> Vec<Row> {
     let row = |metric: &str, unit: &str, value: &dyn Fn(&Side) -> f64, goal: Goal| {
         let peer = PeerValue { value: value(theirs), name: peer_name };
         Row::new(format!("{}: {metric}", setting.title), unit, value(ours), Some(peer), goal)
     };
     let less = Goal::RatioAtMost(0.1);
+    // one episode is never on two cores at once
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(setting.at_once as usize);
     let mut rows = vec![
-        row("turns", "1/s", &|side| median(&side.turns_per_s), Goal::RatioAtLeast(10.0)),
-        row("processor time of 1000 turns", "s", &|side| median(&side.processor_s_per_1000_turns), less),
+        row("turns", "1/s", &|side| median(&side.turns_per_s), Goal::RatioAtLeast(10.0))
+            .with_limit(cores as f64 / floor.turn_s),
+        row("processor time of 1000 turns", "s", &|side| median(&side.processor_s_per_1000_turns), less)
+            .with_limit(floor.turn_s * 1000.0),
     ];
     // With many episodes on few cores a turn mostly waits for the others, and how long depends on who is let run first:
     // Python's lock plays episodes almost one after the other, ours go on side by side. Turns a second tell the truth.
     if setting.at_once == 1 {
-        rows.push(row("added time of a turn, p50", "ms", &|side| median(&side.gaps_ms), less));
+        let middle = row("added time of a turn, p50", "ms", &|side| median(&side.gaps_ms), less);
+        rows.push(middle.with_limit(floor.output_s * 1000.0));
         rows.push(row("added time of a turn, p99", "ms", &|side| quantile(&side.gaps_ms, 0.99), less));
     }
     rows

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
+use crate::measure::{Stopwatch, median};
 use crate::result::home;
 
 /// Model calls of an episode; the last one submits.
@@ -85,4 +86,31 @@ impl Script {
             observation,
         })
     }
+
+    /// What tokenising alone costs: the task once and each command's output once, on one thread. Gives the processor
+    /// time of a turn, and how long a single output takes, in seconds.
+    pub fn tokenising(&self) -> anyhow::Result<Tokenising> {
+        const TIMES: usize = 5;
+        let mut outputs_s = Vec::new();
+        let all = Stopwatch::start();
+        for _ in 0..TIMES {
+            self.tokenizer.encode(&self.task, false)?;
+            for _ in 1..TURNS {
+                let one = Stopwatch::start();
+                self.tokenizer.encode(&self.observation, false)?;
+                outputs_s.push(one.cost().wall_s);
+            }
+        }
+        let turn_s = all.cost().processor_s / (TIMES * TURNS) as f64;
+        Ok(Tokenising { turn_s, output_s: median(&outputs_s) })
+    }
+}
+
+/// The cost of tokenising alone, seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokenising {
+    /// Processor time of a turn.
+    pub turn_s: f64,
+    /// Wall time of one command's output.
+    pub output_s: f64,
 }

@@ -6,10 +6,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use greenroom_core::spawn_named;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -56,8 +58,16 @@ async fn load(State(engine): Engine, Json(body): Json<Value>) -> Json<Value> {
     Json(json!({ "success": true, "message": "" }))
 }
 
-async fn generate(State(engine): Engine, Json(body): Json<Value>) -> Json<Value> {
-    let rid = body["rid"].as_str().unwrap_or_default();
+/// What is read of a question: little, because what the server costs is not what is measured.
+#[derive(Deserialize)]
+struct Question {
+    rid: String,
+    input_ids: Vec<u32>,
+}
+
+async fn generate(State(engine): Engine, body: Bytes) -> Result<Json<Value>, String> {
+    let question: Question = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let rid = question.rid.as_str();
     let (ids, episode) = engine.reply(rid);
     engine.gaps.asked(episode);
     let logprobs: Vec<Value> = ids.iter().map(|id| json!([-0.5, id, null])).collect();
@@ -68,12 +78,12 @@ async fn generate(State(engine): Engine, Json(body): Json<Value>) -> Json<Value>
             "finish_reason": { "type": "stop" },
             "weight_version": engine.label(),
             "output_token_logprobs": logprobs,
-            "prompt_tokens": body["input_ids"].as_array().map_or(0, Vec::len),
+            "prompt_tokens": question.input_ids.len(),
             "cached_tokens": 0,
         },
     });
     engine.gaps.answered(episode);
-    Json(answer)
+    Ok(Json(answer))
 }
 
 /// The peer's question; `user` names its episode, the replies in the history count its turns.
