@@ -35,6 +35,9 @@ pub struct RolloutConfig {
     pub setup_timeout_ms: u64,
     /// How often the set-up command is tried; it fails transiently under load.
     pub setup_attempts: u32,
+    /// Whether the hidden tests and the original code are taken out of a task's repository while the agent acts. Switch it
+    /// off only to look into a set-up.
+    pub withhold_history: bool,
     /// One model call, queueing included.
     pub turn_timeout_ms: u64,
     /// Prompt and reply together, in tokens (`ROLLOUT_MAX_CONTEXT_LEN`).
@@ -76,6 +79,7 @@ impl Default for RolloutConfig {
             claim_timeout_ms: 300_000,
             setup_timeout_ms: 60_000,
             setup_attempts: 3,
+            withhold_history: true,
             turn_timeout_ms: 900_000,
             max_context_tokens: 32_768,
             max_new_tokens: 4096,

@@ -1,7 +1,7 @@
 //! Promise: the right fix earns 1 however it is left behind, anything else earns 0, and a broken sandbox earns nothing.
 //!
 //! Each case is a real repository in SWE-smith's shape (bug with tests, then the hidden tests removed), a shell script that
-//! plays the agent, and the grading plan run by a real shell.
+//! plays the agent, and the grading plan run by a real shell: once with the history in the sandbox, once with it withheld.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use greenroom_rollout::grading::{
     CmdTask, CommandOutcome, GradeError, GradeReason, GradeStep, Grader, GradingTask, Grade, InstanceCommits, LogParser,
-    SweSmithTask,
+    SweSmithTask, parse_withheld, withhold_command,
 };
 
 const INSTANCE: &str = "owner__calc.12345678.func_pm__abcd1234";
@@ -61,14 +61,28 @@ fn test_id(folder: &Path, name: &str) -> String {
     if new_style { format!("{name} (tests.{name}.T.{name})") } else { format!("{name} (tests.{name}.T)") }
 }
 
-fn grade_after(agent: &str, change: impl FnOnce(&mut SweSmithTask)) -> Result<Grade, GradeError> {
+/// The grade, which is the same whether the history is withheld or not.
+fn grade_after(agent: &str, change: impl Fn(&mut SweSmithTask)) -> Result<Grade, GradeError> {
+    let withheld = grade_with(true, agent, &change);
+    assert_eq!(format!("{withheld:?}"), format!("{:?}", grade_with(false, agent, &change)), "{agent}");
+    withheld
+}
+
+fn find_commits(path: &Path, withhold: bool) -> Result<InstanceCommits, GradeError> {
+    let workdir = path.to_str().unwrap();
+    if withhold {
+        return parse_withheld(INSTANCE, &run(path, &withhold_command(workdir, INSTANCE).command));
+    }
+    InstanceCommits::parse(INSTANCE, &run(path, &SweSmithTask::resolve_command(workdir, INSTANCE).command))
+}
+
+fn grade_with(withhold: bool, agent: &str, change: impl Fn(&mut SweSmithTask)) -> Result<Grade, GradeError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let made = run(path, REPOSITORY);
     assert_eq!(made.returncode, 0, "{}", made.output);
     let mut task = task(path);
-    let resolved = run(path, &SweSmithTask::resolve_command(&task.workdir, INSTANCE).command);
-    task.commits = Some(InstanceCommits::parse(INSTANCE, &resolved)?);
+    task.commits = Some(find_commits(path, withhold)?);
     let acted = run(path, agent);
     assert_eq!(acted.returncode, 0, "agent: {}", acted.output);
     change(&mut task);
@@ -80,7 +94,12 @@ fn grade_after(agent: &str, change: impl FnOnce(&mut SweSmithTask)) -> Result<Gr
                 println!("{}: {}\n{}", command.purpose, outcome.returncode, outcome.output);
                 grader.on_outcome(&outcome)?;
             }
-            GradeStep::WriteFiles(_) => panic!("nothing is written for a repository"),
+            GradeStep::WriteFiles(files) => {
+                for (name, content) in files {
+                    std::fs::write(path.join(name), content).unwrap();
+                }
+                grader.on_files_written()?;
+            }
             GradeStep::Done(grade) => return Ok(grade),
         }
     }
@@ -149,9 +168,11 @@ fn a_row_without_a_commit_of_its_tests_is_refused() {
     run(folder.path(), REPOSITORY);
     // The branch ends at the bug: its parent would be the original code.
     run(folder.path(), "git reset -q --hard HEAD~1");
-    let resolved = run(folder.path(), &SweSmithTask::resolve_command(folder.path().to_str().unwrap(), INSTANCE).command);
-    let refused = InstanceCommits::parse(INSTANCE, &resolved);
-    assert!(matches!(&refused, Err(GradeError::UngradableTask { detail, .. }) if detail.contains("it has 1")), "{refused:?}");
+    for withhold in [false, true] {
+        let refused = find_commits(folder.path(), withhold);
+        let is_refused = matches!(&refused, Err(GradeError::UngradableTask { detail, .. }) if detail.contains("it has 1"));
+        assert!(is_refused, "{refused:?}");
+    }
 }
 
 #[test]

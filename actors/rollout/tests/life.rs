@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use greenroom_core::{Deadline, ask};
 use greenroom_messages::engine::EngineFailureKind;
 use greenroom_messages::rollout::{
@@ -11,8 +13,8 @@ use greenroom_messages::rollout::{
 };
 use greenroom_messages::run::RunEvent;
 use greenroom_messages::sandbox::SandboxFailureKind;
-use greenroom_messages::{GroupId, RolloutId};
-use greenroom_rollout::{RolloutConfig, RolloutError};
+use greenroom_messages::{GroupId, Purpose, RolloutId};
+use greenroom_rollout::{Dataset, RolloutConfig, RolloutError};
 use support::{Claim, Do, SUBMIT, Say, Script, TOKENIZER, arguments, batch, command, config, start, world};
 
 fn only(group: &FinishedGroup) -> &FinishedRollout {
@@ -69,6 +71,48 @@ async fn a_rollout_lives_from_claim_to_grade_and_is_one_sample() {
     assert!(seen.requests.iter().all(|request| request.rid.len() == seen.requests[0].rid.len()));
     let of_first: Vec<_> = seen.requests.iter().filter(|request| request.rollout == first).collect();
     assert!(of_first[1].input_ids.starts_with(&of_first[0].input_ids), "the second prompt extends the first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hidden_tests_leave_the_sandbox_before_the_agent_begins_and_come_back_for_grading() {
+    let row = r#"{"text": "mend it", "label": "a__b.1.bug__2", "metadata": {"eval_kind": "swesmith", "test_cmd": "pytest",
+        "pool": "py", "workdir": "/work", "FAIL_TO_PASS": ["t.py::a"], "PASS_TO_PASS": ["t.py::b"]}}"#;
+    const FOUND: &str = "1111111111111111111111111111111111111111\n2222222222222222222222222222222222222222\n2\n";
+    const WITHHELD: &str = "greenroom-commits: 1111111111111111111111111111111111111111 \
+        2222222222222222222222222222222222222222 2\ngreenroom-pack:\nUEFDSw==\ngreenroom-pack-end:\n";
+    for withhold_history in [true, false] {
+        let script = Script {
+            shell: Box::new(|_, given| match given {
+                SUBMIT => Do::Print("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n", 0),
+                _ if given.contains("commit-tree") => Do::Print(WITHHELD, 0),
+                _ if given.contains("rev-list") => Do::Print(FOUND, 0),
+                _ if given.contains("git apply") => Do::Print("greenroom-prepared: applied\n", 0),
+                _ if given.contains("pytest") => {
+                    Do::Print(">>>>> Start Test Output\nt.py::a PASSED\nt.py::b PASSED\n>>>>> End Test Output\n", 0)
+                }
+                _ => Do::Print("a.py\n", 0),
+            }),
+            ..Script::default()
+        };
+        let (mut arguments, seen) = arguments(RolloutConfig { withhold_history, ..config() }, script);
+        let rows = Dataset::parse(&row.replace('\n', " "), "tasks.jsonl").unwrap();
+        arguments.datasets.insert(Purpose::Train, Arc::new(rows));
+        let mut world = start(arguments, seen).await;
+        world.start_batch(batch(1, 1)).await.unwrap();
+        let group = world.group().await;
+        assert_eq!((&only(&group).outcome, only(&group).reward), (&RolloutOutcome::Completed, Some(1.0)));
+        world.assert_quiet().await;
+        let seen = world.seen.lock().unwrap();
+        let is_prepared_by = |words: &str| seen.commands[0].1.contains(words) && seen.commands[1].1 == "ls";
+        assert!(is_prepared_by(if withhold_history { "commit-tree" } else { "rev-list" }), "{:?}", seen.commands);
+        assert_eq!(seen.files.len(), usize::from(withhold_history));
+        let preparation = &seen.commands[3].1;
+        assert_eq!(preparation.contains("unpack-objects"), withhold_history, "{preparation}");
+        for file in &seen.files {
+            let name = file.path.strip_prefix("/work/").unwrap();
+            assert!(file.content == b"UEFDSw==" && preparation.contains(&format!("rm -f {name}")), "{file:?}");
+        }
+    }
 }
 
 /// One way in which infrastructure fails, and the part that is blamed.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use greenroom_core::Seed;
 use greenroom_rollout::dataset::make::{BugsRequest, QuickstartData, bugs, quickstart};
-use greenroom_rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, SweSmithTask};
+use greenroom_rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, parse_withheld, withhold_command};
 use greenroom_rollout::{Dataset, Task};
 use serde_json::Value;
 
@@ -48,8 +48,8 @@ fn work_tree(images: &BTreeMap<String, PathBuf>, task: &Task, folder: &Path) -> 
         std::fs::write(folder.join(path), text).unwrap();
     }
     succeed(folder, task.setup_cmd.as_deref()?, "");
-    let resolve = SweSmithTask::resolve_command(folder.to_str().unwrap(), task.id.as_str());
-    Some(InstanceCommits::parse(task.id.as_str(), &run(folder, &resolve.command, "")).unwrap())
+    let withhold = withhold_command(folder.to_str().unwrap(), task.id.as_str());
+    Some(parse_withheld(task.id.as_str(), &run(folder, &withhold.command, "")).unwrap())
 }
 
 fn reward(task: &Task, folder: &Path, commits: Option<InstanceCommits>) -> f64 {
@@ -87,7 +87,7 @@ fn each_task_is_worth_1_with_its_fix_and_0_without() {
             let fixed = box_of("fixed");
             let commits = work_tree(&data.images, task, &fixed);
             let history = succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
-            assert_eq!(history.lines().next().unwrap().trim(), "2", "only the instance's own commits are left");
+            assert_eq!(history.lines().next().unwrap().trim(), "1", "one commit is left, without the hidden tests");
             let right = patch.lines().find(|line| line.starts_with('-') && !line.starts_with("---")).unwrap();
             let contents: String = history.lines().filter(|line| *line == &right[1..]).collect();
             assert!(contents.is_empty() || patch.matches(&right[1..]).count() > 1, "the fix can be found in {}", task.id.as_str());

@@ -15,7 +15,9 @@ use super::progress::Part;
 use super::sandbox::{ExecCall, HeldBox, claim, sandbox_failed};
 use super::{EpisodeSetting, Progress, trajectory};
 use crate::agent::{Agent, AgentTask, Exit, ExitStatus, Message, NextStep, Reply};
-use crate::grading::{GradeError, GradeStep, Grader, InstanceCommits, SweSmithTask};
+use crate::grading::{
+    GradeError, GradeStep, Grader, InstanceCommits, SweSmithTask, parse_withheld, withhold_command,
+};
 use crate::manager::Issue;
 use crate::tokens::History;
 
@@ -109,7 +111,8 @@ impl Episode<'_> {
         Ok(Played { is_submitted, reward, samples: acted.samples })
     }
 
-    /// Writes the task's files, runs its set-up command until it succeeds, and finds out the commits of its branch.
+    /// Writes the task's files, runs its set-up command until it succeeds, finds out the commits of its branch, and takes
+    /// out of the repository what the agent must not find.
     async fn set_up(&self, held: &HeldBox) -> Result<Option<InstanceCommits>, InfraFailure> {
         let task = &self.issue.task;
         held.put_files(&task.files).await?;
@@ -119,11 +122,23 @@ impl Episode<'_> {
         if !task.needs_commits() {
             return Ok(None);
         }
-        let resolve = SweSmithTask::resolve_command(held.workdir(), task.id.as_str());
-        let call = self.call(&resolve.command, Shell::Sh, resolve.timeout.as_millis() as u64);
-        let outcome = command_outcome(held.exec(call).await?);
-        let commits = InstanceCommits::parse(task.id.as_str(), &outcome);
-        commits.map(Some).map_err(|error| InfraFailure { kind: InfraKind::SetUp, message: error.to_string() })
+        let (id, withhold) = (task.id.as_str(), self.setting.config.withhold_history);
+        let plan = if withhold { withhold_command } else { SweSmithTask::resolve_command };
+        let command = plan(held.workdir(), id);
+        let call = ExecCall {
+            output_limit_bytes: GRADING_OUTPUT_BYTES,
+            ..self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64)
+        };
+        let failed = |message: String| InfraFailure { kind: InfraKind::SetUp, message };
+        let outcome = held.exec(call).await?;
+        if outcome.dropped_bytes > 0 {
+            let kept = outcome.output.len();
+            let text = "the hidden tests are larger than the sandbox's limit of output: raise its output_bytes";
+            return Err(failed(format!("{text} ({kept} bytes kept, {} dropped)", outcome.dropped_bytes)));
+        }
+        let parse = if withhold { parse_withheld } else { InstanceCommits::parse };
+        let commits = parse(id, &command_outcome(outcome));
+        commits.map(Some).map_err(|error| failed(error.to_string()))
     }
 
     /// A check-out fails now and then when many boxes start at once, so it is tried again before the rollout fails.

@@ -7,6 +7,7 @@ use super::error::GradeError;
 use super::grade::Grade;
 use super::plan::{CommandOutcome, GradeStep};
 use super::swesmith::SweSmithTask;
+use super::withhold::WithheldHistory;
 
 /// How a task is graded, by the name rows use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,7 +83,7 @@ impl Grader {
             }
             GradingTask::SweSmith(swesmith) => {
                 swesmith.check()?;
-                Stage::Preparing
+                if swesmith.withheld().is_some() { Stage::Writing } else { Stage::Preparing }
             }
         };
         Ok(Self { task, stage })
@@ -97,6 +98,9 @@ impl Grader {
             }
             (Stage::Writing, GradingTask::Cmd(cmd)) => GradeStep::WriteFiles(cmd.eval_files.clone()),
             (_, GradingTask::Cmd(cmd)) => GradeStep::Run(cmd.evaluation_command()),
+            (Stage::Writing, GradingTask::SweSmith(swesmith)) => {
+                GradeStep::WriteFiles(swesmith.withheld().map(WithheldHistory::files).unwrap_or_default())
+            }
             (Stage::Judging, GradingTask::SweSmith(swesmith)) => GradeStep::Run(swesmith.test_command()),
             (_, GradingTask::SweSmith(swesmith)) => GradeStep::Run(swesmith.preparation_command()),
         }
@@ -107,7 +111,10 @@ impl Grader {
         if !matches!(self.stage, Stage::Writing) {
             return Err(GradeError::OutOfTurn { given: "written files" });
         }
-        self.stage = Stage::Judging;
+        self.stage = match self.task {
+            GradingTask::Cmd(_) => Stage::Judging,
+            GradingTask::SweSmith(_) => Stage::Preparing,
+        };
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use super::error::GradeError;
 use super::grade::{Grade, GradeReason, grade};
 use super::parser::LogParser;
 use super::plan::{self, CommandOutcome, GradeCommand, shell_quote};
+use super::withhold::WithheldHistory;
 
 /// A task of SWE-smith's shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub struct InstanceCommits {
     pub instance: String,
     /// Full hash of its parent, which has the tests.
     pub with_tests: String,
+    /// The objects of `with_tests` that the sandbox lacks; `None` where it has its whole history.
+    pub withheld: Option<WithheldHistory>,
 }
 
 const PREPARATION_TIMEOUT: Duration = Duration::from_secs(180);
@@ -75,7 +78,11 @@ impl InstanceCommits {
                     Some(count) if *count != "2" => Err(refused(format!(
                         "needs exactly two commits over main (the bug, then the removal of its tests), it has {count}"
                     ))),
-                    _ => Ok(Self { instance: (*instance).to_owned(), with_tests: (*with_tests).to_owned() }),
+                    _ => Ok(Self {
+                        instance: (*instance).to_owned(),
+                        with_tests: (*with_tests).to_owned(),
+                        withheld: None,
+                    }),
                 }
             }
             _ => Err(refused(format!("its branch has no commit with tests: {}", plan::tail(&outcome.output, 300)))),
@@ -115,6 +122,11 @@ impl SweSmithTask {
         GradeCommand { purpose: RESOLUTION, command: script, timeout: PREPARATION_TIMEOUT }
     }
 
+    /// What must be brought back before [`Self::preparation_command`], if anything.
+    pub(super) fn withheld(&self) -> Option<&WithheldHistory> {
+        self.commits.as_ref()?.withheld.as_ref()
+    }
+
     /// Move the agent's change onto the commit with tests.
     pub fn preparation_command(&self) -> GradeCommand {
         let (instance, with_tests) = match &self.commits {
@@ -128,8 +140,9 @@ impl SweSmithTask {
         let command = format!(
             "cd {workdir} || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
              command -v git >/dev/null || {{ echo 'git: not found'; exit 127; }}\n\
-             git() {{ command git -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false \
-             -c core.quotePath=true -c advice.detachedHead=false \"$@\"; }}\n\
+             git() {{ command git --no-replace-objects -c safe.directory='*' -c core.hooksPath=/dev/null \
+             -c core.fsmonitor=false -c core.fsync=none -c core.quotePath=true -c advice.detachedHead=false \"$@\"; }}\n\
+             {put_back}\
              base={base}; tests={tests}\n\
              git cat-file -e \"$tests^{{commit}}\" && git cat-file -e \"$base^{{commit}}\" \
              || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
@@ -139,7 +152,7 @@ impl SweSmithTask {
              git add -A . || exit 1\n\
              git diff --no-renames --diff-filter=A --name-only -z \"$base\" \"$tests\" > \"$store/greenroom.hidden\" || exit 1\n\
              xargs -0 -r rm -rf -- < \"$store/greenroom.hidden\"\n\
-             xargs -0 -r git --literal-pathspecs -c safe.directory='*' rm -r -q --cached --ignore-unmatch -- \
+             xargs -0 -r git --no-replace-objects --literal-pathspecs -c safe.directory='*' rm -r -q --cached --ignore-unmatch -- \
              < \"$store/greenroom.hidden\" || exit 1\n\
              git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ \
              \"$base\" -- . {excluded} > \"$store/greenroom.patch\" || exit 1\n\
@@ -156,6 +169,7 @@ impl SweSmithTask {
              done\n\
              echo \"{PREPARED} $applied\"\n",
             workdir = shell_quote(&self.workdir),
+            put_back = self.withheld().map(WithheldHistory::put_back_lines).unwrap_or_default(),
             base = shell_quote(&instance),
             tests = shell_quote(&with_tests),
             excluded = excluded.join(" "),

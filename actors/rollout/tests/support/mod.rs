@@ -154,8 +154,11 @@ pub fn arguments(config: RolloutConfig, script: Script) -> (RolloutManagerArgume
         engines: engines(script.clone(), seen.clone()),
         sandboxes: BTreeMap::from([("py".to_owned(), pool(script, seen.clone()))]),
         conductor: Address::unbound("conductor"),
-        journal: Address::of_function("journal", move |JournalMessage::Record(event)| {
-            journal_seen.lock().unwrap().events.push(event);
+        journal: Address::of_function("journal", move |message| {
+            match message {
+                JournalMessage::Record(event) => journal_seen.lock().unwrap().events.push(event),
+                JournalMessage::Flush(reply) => drop(reply.send(())),
+            }
             Ok(())
         }),
         trajectories: None,
