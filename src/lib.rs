@@ -22,3 +22,8 @@ pub use greenroom_tokens as tokens;
 #[cfg(feature = "torch")]
 pub use greenroom_trainer as trainer;
 pub use greenroom_weights as weights;
+
+/// The README's Rust examples, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct ReadmeExamples;

@@ -3,7 +3,7 @@
 //! `GREENROOM_LOG` takes tracing's filter language, for stderr.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -52,7 +52,11 @@ pub(crate) fn start(verbose: u8) -> LogFile {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let for_people = EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let log_file = LogFile::default();
-    let to_stderr = fmt::layer().with_writer(io::stderr).with_target(false).with_filter(for_people);
+    let to_stderr = fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .with_filter(for_people);
     let to_file = fmt::layer().with_writer(log_file.clone()).with_ansi(false).with_filter(EnvFilter::new("info"));
     tracing_subscriber::registry().with(to_stderr).with(to_file).init();
     log_file

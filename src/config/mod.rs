@@ -195,6 +195,11 @@ impl Config {
             engines > 0,
             "a run needs an engine: set engine.embedded.count, or name SGLang servers under engine.external.NAME.url",
         );
+        for (name, engine) in &self.engine.external {
+            let host = engine.url.strip_prefix("http://").or_else(|| engine.url.strip_prefix("https://"));
+            let text = format!("engine.external.{name}.url is {:?}: write http://HOST:PORT", engine.url);
+            require(host.is_some_and(|host| !host.is_empty()), &text);
+        }
         let enough = self.run.batch_silence_ms > self.rollout.longest_sample_ms();
         require(
             enough,

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use greenroom_messages::Purpose;
 use greenroom_messages::trainer::WarmStart;
 use greenroom_rollout::Dataset;
-use greenroom_rollout::agent::AgentFile;
+use greenroom_rollout::agent::{AgentDefinition, AgentFile};
 use greenroom_rollout::dataset::load_demonstrations;
 use greenroom_sandbox::ImageSpec;
 use greenroom_tokens::{ChatTemplate, Tokenizer};
@@ -88,7 +88,10 @@ pub(super) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
     };
     let path = config.path(file);
     let text = std::fs::read_to_string(&path).with_context(|| format!("agent.file {}", path.display()))?;
-    Ok(AgentFile::from_yaml(&text, &path.display().to_string())?)
+    let agent = AgentFile::from_yaml(&text, &path.display().to_string())?;
+    // its templates are compiled again by those who use them; here the file can still be named
+    AgentDefinition::new(agent.clone()).with_context(|| format!("agent.file {}", path.display()))?;
+    Ok(agent)
 }
 
 /// The demonstrations, as the trainer takes them.

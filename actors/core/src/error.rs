@@ -21,7 +21,7 @@ pub const ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0002",
         cause: "an actor did not answer a question before its deadline",
-        remedy: "the message names the actor: it is busy, stopped, or cut off; see its state with `greenroom ctl ps`",
+        remedy: "the message names the actor: it is busy, stopped, or cut off; the run's log and the table `events` of run.db hold what it did last",
     },
     ErrorPage {
         code: "GR0003",

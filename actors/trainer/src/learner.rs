@@ -136,9 +136,10 @@ impl Learner {
     /// Writes the weights as a Hugging Face directory.
     ///
     /// # Errors
-    /// [`TrainerError::Lost`], [`TrainerError::Policy`], [`TrainerError::CheckpointIo`].
+    /// [`TrainerError::Lost`], [`TrainerError::InvalidBatch`] for a version that is not of the learner's own step,
+    /// [`TrainerError::Policy`], [`TrainerError::CheckpointIo`].
     pub fn export(&mut self, request: &ExportWeights) -> Result<(), TrainerError> {
-        self.state.usable()?;
+        self.state.may_export(request.version.number)?;
         let dir = Path::new(&request.dir);
         refuse_foreign_export(dir)?;
         self.guarded(format!("exporting {}", request.version), |learner| {

@@ -68,6 +68,18 @@ impl TrainerState {
         Err(TrainerError::batch(format!("checkpoint of {step}"), format!("the trainer is at {}", self.step)))
     }
 
+    /// Whether the weights are this version: version n is the policy after step n.
+    ///
+    /// # Errors
+    /// [`TrainerError::Lost`], or [`TrainerError::InvalidBatch`] for another step's version.
+    pub fn may_export(&self, version: u64) -> Result<(), TrainerError> {
+        self.usable()?;
+        if version == self.step.0 {
+            return Ok(());
+        }
+        Err(TrainerError::batch(format!("export of version {version}"), format!("the trainer is at {}", self.step)))
+    }
+
     /// The next step is done.
     pub fn step_finished(&mut self) {
         self.step = self.step.next();

@@ -105,7 +105,7 @@ pub const ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0804",
         cause: "a receiver was asked for a version that nobody has committed",
-        remedy: "see `weights` in the shell for what is published; a version is committed when its manifest is there",
+        remedy: "see the table `weight_versions` of run.db; a version is committed when its manifest is there",
     },
     ErrorPage {
         code: "GR0805",

@@ -1,3 +1,5 @@
+//! Promises of data sets: every problem is told, the order is a function of the seed.
+
 use super::*;
 
 const GOOD: &str = r#"{"text": "Do it.", "label": "a", "metadata": {"eval_cmd": "true"}}"#;

@@ -164,7 +164,7 @@ impl RolloutManagerState {
             ManagerEffect::End(rollout, outcome) => self.end(rollout, outcome),
             ManagerEffect::Report(group) => {
                 if let Err(gone) = self.arguments.conductor.cast(ConductorMessage::GroupFinished(group)) {
-                    tracing::warn!(%gone, "a finished group has nobody to hear of it");
+                    tracing::info!(%gone, "a finished group has nobody to hear of it: the run is ending, or will ask for the group again");
                 }
                 None
             }

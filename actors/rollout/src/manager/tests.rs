@@ -1,3 +1,5 @@
+//! Promises of the manager: admission, guard, re-issue, and each group reported once.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Promises of the history: every sampled token is trained on once, and nothing else.
+
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
