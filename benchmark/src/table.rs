@@ -93,8 +93,8 @@ mod tests {
         let row = |name| Row::new("speed", "1/s", 1.0, peer(name), Goal::RatioAtLeast(1.0));
         let rows = vec![row("a 1"), row("b 2"), row("a 1").with_limit(0.000_5)];
         let result = BenchResult { bench: "b".into(), command: "c".into(), machine: "m".into(), rows };
-        let page = with_results(&format!("x {BEGIN} old {END} y"), std::slice::from_ref(&result)).unwrap();
-        assert!(page.starts_with("x <!--") && page.ends_with("--> y") && !page.contains("old"), "{page}");
+        let page = with_results(&format!("x {BEGIN} former {END} y"), std::slice::from_ref(&result)).unwrap();
+        assert!(page.starts_with("x <!--") && page.ends_with("--> y") && !page.contains("former"), "{page}");
         assert!(page.contains("| speed | 1/s | 1 | 2 (1) | 0.5 | 5.0e-4 | ratio ≥ 1 | **no** |"), "{page}");
         assert!(page.contains("(1) a 1  \n(2) b 2  \n"), "{page}");
         assert_eq!(with_results(&page, &[result]).unwrap(), page);
