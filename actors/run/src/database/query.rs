@@ -126,11 +126,12 @@ impl Database {
         })
     }
 
-    /// Tokens generated in all turns, and tokens trained on in all committed steps.
+    /// Tokens generated in all turns, and tokens trained on in all committed steps, as the steps count them: those of
+    /// groups without a signal are not among them.
     pub fn token_totals(&self) -> Result<(u64, u64), RunError> {
         self.read(|transaction| {
             let generated = "SELECT coalesce(sum(new_tokens), 0) FROM turns";
-            let trained = "SELECT coalesce(sum(trained_tokens), 0) FROM rollouts WHERE trained_step IS NOT NULL";
+            let trained = "SELECT coalesce(sum(json_extract(metrics, '$.train.tokens_trained')), 0) FROM steps";
             let number = |sql: &str| transaction.query_row(sql, [], |row| row.get(0));
             Ok((number(generated)?, number(trained)?))
         })
