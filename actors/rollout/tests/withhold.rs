@@ -4,7 +4,12 @@
 //! The repository is in SWE-smith's shape with everything that real ones drag along: sibling branches, tags, a stash, logs,
 //! remotes, notes, other work trees, bytecode. Each search is first shown to find what it is there for.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and tells what it did"
+)]
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -53,7 +58,10 @@ const SEARCHES: [(&str, &str); 10] = [
     ("earlier commits", "git show HEAD~1 HEAD@{1} main~1 ORIG_HEAD FETCH_HEAD 2>&1; git show v1; git show stash@{0}"),
     ("an object by its hash", "git cat-file -p {test}; git cat-file -p {code}"),
     ("git's files as they are", "grep -r -a -h -e hiddenfact -e rightanswer .git"),
-    ("git's files uncompressed", "python3 -c \"import os, zlib\nfor d, _, fs in os.walk('.git'):\n  for f in fs:\n    b = open(os.path.join(d, f), 'rb').read()\n    for i in range(min(len(b), 20000)):\n      try: print(zlib.decompressobj().decompress(b[i:]))\n      except zlib.error: pass\""),
+    (
+        "git's files uncompressed",
+        "python3 -c \"import os, zlib\nfor d, _, fs in os.walk('.git'):\n  for f in fs:\n    b = open(os.path.join(d, f), 'rb').read()\n    for i in range(min(len(b), 20000)):\n      try: print(zlib.decompressobj().decompress(b[i:]))\n      except zlib.error: pass\"",
+    ),
     ("the work tree", "grep -r -a -h -e hiddenfact -e rightanswer --exclude-dir=.git ."),
     ("another work tree", "grep -r -a -h -e hiddenfact -e rightanswer \"$PWD.other\""),
 ];
@@ -107,12 +115,24 @@ fn nothing_hidden_is_found_in_a_sandbox() {
     let shapes = [
         ("as it is", ""),
         ("packed", "git repack -q -a -d -f && git pack-refs --all && git commit-graph write --reachable"),
-        ("cut to two commits", "git clone -q --bare --depth 2 -b owner__calc.12345678.func_pm__abcd1234 \"file://$PWD\" .git.own; \
-          rm -rf .git \"$PWD.other\"; mv .git.own .git; git config core.bare false; git reset -q"),
-        ("with the store elsewhere", "mv .git \"$PWD.store\" && echo \"gitdir: $PWD.store\" > .git && git -C . worktree repair -q 2>/dev/null || true"),
-        ("with a borrowed store", "mkdir \"$PWD.lent\" && cp -r .git/objects \"$PWD.lent/objects\" && rm -rf .git/objects/pack/* .git/objects/??\n\
-          echo \"$PWD.lent/objects\" > .git/objects/info/alternates"),
-        ("in another work tree of it", "git checkout -q main && git worktree add -q .inner owner__calc.12345678.func_pm__abcd1234"),
+        (
+            "cut to two commits",
+            "git clone -q --bare --depth 2 -b owner__calc.12345678.func_pm__abcd1234 \"file://$PWD\" .git.own; \
+          rm -rf .git \"$PWD.other\"; mv .git.own .git; git config core.bare false; git reset -q",
+        ),
+        (
+            "with the store elsewhere",
+            "mv .git \"$PWD.store\" && echo \"gitdir: $PWD.store\" > .git && git -C . worktree repair -q 2>/dev/null || true",
+        ),
+        (
+            "with a borrowed store",
+            "mkdir \"$PWD.lent\" && cp -r .git/objects \"$PWD.lent/objects\" && rm -rf .git/objects/pack/* .git/objects/??\n\
+          echo \"$PWD.lent/objects\" > .git/objects/info/alternates",
+        ),
+        (
+            "in another work tree of it",
+            "git checkout -q main && git worktree add -q .inner owner__calc.12345678.func_pm__abcd1234",
+        ),
     ];
     for (shape, more) in shapes {
         let folder = tempfile::tempdir().unwrap();
@@ -141,9 +161,18 @@ fn the_agent_has_a_repository_in_order() {
     withhold(&path);
     assert_eq!(succeed(&path, "git status --porcelain"), "");
     assert_eq!(succeed(&path, "git log --all --format='%an %s' | cat").trim(), "greenroom Initial commit");
-    assert_eq!(succeed(&path, "git config user.name; git config core.autocrlf; git config core.bare"), "t\ninput\nfalse\n");
-    assert_eq!(succeed(&path, "ls .git/hooks/pre-push; tail -n 1 .git/info/exclude; ls -d build"), ".git/hooks/pre-push\n/scratch\nbuild\n");
-    succeed(&path, "sed -i 's/a - b/a + b/' calc.py && git diff HEAD | grep -q '^+    return a + b' && git commit -q -am fix");
+    assert_eq!(
+        succeed(&path, "git config user.name; git config core.autocrlf; git config core.bare"),
+        "t\ninput\nfalse\n"
+    );
+    assert_eq!(
+        succeed(&path, "ls .git/hooks/pre-push; tail -n 1 .git/info/exclude; ls -d build"),
+        ".git/hooks/pre-push\n/scratch\nbuild\n"
+    );
+    succeed(
+        &path,
+        "sed -i 's/a - b/a + b/' calc.py && git diff HEAD | grep -q '^+    return a + b' && git commit -q -am fix",
+    );
     succeed(&path, "git checkout -q -b mine HEAD~1 && git merge -q main && git stash list && git gc -q --prune=now");
 }
 
@@ -166,7 +195,8 @@ fn the_same_instance_has_the_same_commits_in_every_sandbox() {
 fn what_is_no_repository_of_the_instance_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let withheld = |path: &Path| parse_withheld(INSTANCE, &run(path, &withhold_command(path.to_str().unwrap(), INSTANCE).command));
+    let withheld =
+        |path: &Path| parse_withheld(INSTANCE, &run(path, &withhold_command(path.to_str().unwrap(), INSTANCE).command));
     assert!(withheld(path).is_err());
     succeed(path, "git init -q -b main . && git -c user.name=t -c user.email=t commit -q --allow-empty -m first");
     assert!(withheld(path).is_err());

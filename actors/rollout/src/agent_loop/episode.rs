@@ -15,9 +15,7 @@ use super::progress::Part;
 use super::sandbox::{ExecCall, HeldBox, claim, sandbox_failed};
 use super::{EpisodeSetting, Progress, trajectory};
 use crate::agent::{Agent, AgentTask, Exit, ExitStatus, Message, NextStep, Reply};
-use crate::grading::{
-    GradeError, GradeStep, Grader, InstanceCommits, SweSmithTask, parse_withheld, withhold_command,
-};
+use crate::grading::{GradeError, GradeStep, Grader, InstanceCommits, SweSmithTask, parse_withheld, withhold_command};
 use crate::manager::Issue;
 use crate::tokens::History;
 

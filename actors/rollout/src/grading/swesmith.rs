@@ -73,7 +73,9 @@ impl InstanceCommits {
         }
         let words: Vec<_> = outcome.output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         match words.as_slice() {
-            [instance, with_tests, rest @ ..] if outcome.returncode == 0 && is_hash(instance) && is_hash(with_tests) => {
+            [instance, with_tests, rest @ ..]
+                if outcome.returncode == 0 && is_hash(instance) && is_hash(with_tests) =>
+            {
                 match rest.first() {
                     Some(count) if *count != "2" => Err(refused(format!(
                         "needs exactly two commits over main (the bug, then the removal of its tests), it has {count}"
@@ -180,8 +182,10 @@ impl SweSmithTask {
 
     /// The grade that the preparation already decides, if it does; `None` means the tests run next.
     pub fn judge_preparation(&self, outcome: &CommandOutcome) -> Result<Option<Grade>, GradeError> {
-        let broke = |detail: String| {
-            GradeError::CouldNotRun { instance_id: self.instance_id.clone(), purpose: PREPARATION, detail }
+        let broke = |detail: String| GradeError::CouldNotRun {
+            instance_id: self.instance_id.clone(),
+            purpose: PREPARATION,
+            detail,
         };
         if let Some(detail) = plan::could_not_run(outcome) {
             return Err(broke(detail));
@@ -213,14 +217,17 @@ impl SweSmithTask {
             workdir = shell_quote(&self.workdir),
             command = self.test_cmd,
         );
-        GradeCommand { purpose: TESTS, command: format!("bash -c {}", shell_quote(&script)), timeout: self.test_timeout }
+        GradeCommand {
+            purpose: TESTS,
+            command: format!("bash -c {}", shell_quote(&script)),
+            timeout: self.test_timeout,
+        }
     }
 
     /// The grade for what came of [`Self::test_command`].
     pub fn judge_tests(&self, outcome: &CommandOutcome) -> Result<Grade, GradeError> {
-        let broke = |detail: String| {
-            GradeError::CouldNotRun { instance_id: self.instance_id.clone(), purpose: TESTS, detail }
-        };
+        let broke =
+            |detail: String| GradeError::CouldNotRun { instance_id: self.instance_id.clone(), purpose: TESTS, detail };
         if let Some(detail) = &outcome.not_started {
             return Err(broke(detail.clone()));
         }

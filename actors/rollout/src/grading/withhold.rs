@@ -61,8 +61,7 @@ impl WithheldHistory {
 /// Run before the agent begins, in the place of [`super::SweSmithTask::resolve_command`]; feed the outcome to
 /// [`parse_withheld`].
 pub fn withhold_command(workdir: &str, instance_id: &str) -> GradeCommand {
-    let command =
-        format!("workdir={}; instance={}\n{WITHHOLD_SCRIPT}", shell_quote(workdir), shell_quote(instance_id));
+    let command = format!("workdir={}; instance={}\n{WITHHOLD_SCRIPT}", shell_quote(workdir), shell_quote(instance_id));
     GradeCommand { purpose: WITHHOLDING, command, timeout: TIMEOUT }
 }
 
@@ -137,11 +136,8 @@ mv "$own" .git
 
 /// Read what [`withhold_command`] printed. Refuses the same instances as [`InstanceCommits::parse`].
 pub fn parse_withheld(instance_id: &str, outcome: &CommandOutcome) -> Result<InstanceCommits, GradeError> {
-    let broke = |detail: String| GradeError::CouldNotRun {
-        instance_id: instance_id.to_owned(),
-        purpose: WITHHOLDING,
-        detail,
-    };
+    let broke =
+        |detail: String| GradeError::CouldNotRun { instance_id: instance_id.to_owned(), purpose: WITHHOLDING, detail };
     if let Some(detail) = plan::could_not_run(outcome) {
         return Err(broke(detail));
     }
