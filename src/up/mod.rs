@@ -60,8 +60,10 @@ struct End(Arc<Mutex<Option<oneshot::Sender<RunEnd>>>>);
 impl End {
     fn tell(&self, end: RunEnd) {
         let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // a run that nobody waits for has nobody to tell
-        let _ = sender.map(|sender| sender.send(end));
+        if let Some(sender) = sender {
+            // a run that nobody waits for has nobody to tell
+            let _ = sender.send(end);
+        }
     }
 }
 

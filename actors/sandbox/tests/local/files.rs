@@ -42,7 +42,7 @@ async fn a_path_of_the_host_is_seen_also_where_the_box_has_its_own_tmp() {
     let site = site(config);
     let sandbox = site.make_box().await;
     let path = tool.path().display();
-    assert_eq!(run(&*sandbox, &format!("cat {path}/tool; ls /tmp | wc -l")).await.0, "of the host1\n");
+    assert_eq!(run(&*sandbox, &format!("cat {path}/tool; ls -A /tmp | wc -l")).await.0, "of the host1\n");
     assert_ne!(run(&*sandbox, &format!("echo x > {path}/tool")).await.1, 0, "it is read-only");
     assert_eq!(run(&*sandbox, "echo x > /tmp/own && cat /tmp/own").await, ("x\n".to_owned(), 0));
 }
