@@ -2,7 +2,12 @@
 //!
 //! The logs come from real test runs, the status maps from SWE-smith 0.0.9's parser of the same name.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and tells what it did"
+)]
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +27,10 @@ fn difference(case: &Value) -> Option<Option<String>> {
     let parser = LogParser::from_name(case["parser"].as_str().unwrap()).ok()?;
     let statuses = parser.parse(case["log"].as_str().unwrap());
     let ours: Value = statuses.iter().map(|(name, status)| (name.clone(), Value::from(status.as_str()))).collect();
-    Some((ours != case["status_map"]).then(|| format!("{}: recorded {}, ours {ours}", parser.name(), case["status_map"])))
+    Some(
+        (ours != case["status_map"])
+            .then(|| format!("{}: recorded {}, ours {ours}", parser.name(), case["status_map"])),
+    )
 }
 
 #[test]

@@ -3,7 +3,12 @@
 //! Each case is a real repository in SWE-smith's shape (bug with tests, then the hidden tests removed), a shell script that
 //! plays the agent, and the grading plan run by a real shell: once with the history in the sandbox, once with it withheld.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and tells what it did"
+)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,8 +16,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use greenroom_rollout::grading::{
-    CmdTask, CommandOutcome, GradeError, GradeReason, GradeStep, Grader, GradingTask, Grade, InstanceCommits, LogParser,
-    SweSmithTask, parse_withheld, withhold_command,
+    CmdTask, CommandOutcome, Grade, GradeError, GradeReason, GradeStep, Grader, GradingTask, InstanceCommits,
+    LogParser, SweSmithTask, parse_withheld, withhold_command,
 };
 
 const INSTANCE: &str = "owner__calc.12345678.func_pm__abcd1234";
@@ -120,9 +125,15 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
         ("with a visible test edited", "; echo 'raise SystemExit(1)' > tests/test_zero.py"),
         ("with a visible test deleted", "; rm tests/test_zero.py"),
         ("with a lock left by a killed git", "; touch .git/index.lock"),
-        ("with a hook that ends every checkout", "; printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/post-checkout; chmod +x .git/hooks/post-checkout"),
+        (
+            "with a hook that ends every checkout",
+            "; printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/post-checkout; chmod +x .git/hooks/post-checkout",
+        ),
         ("with odd file names", "; mkdir 'a b'; echo 1 > 'a b/ü*.txt'"),
-        ("with odd settings of git", "; git config diff.noprefix true; git config diff.external /bin/false; git config color.ui always"),
+        (
+            "with odd settings of git",
+            "; git config diff.noprefix true; git config diff.external /bin/false; git config color.ui always",
+        ),
     ];
     for (way, more) in ways {
         let grade = grade_after(&format!("{FIX}{more}"), |_| {}).unwrap();
@@ -138,9 +149,17 @@ fn anything_else_earns_zero() {
         ("nothing done", "true", tests_fail),
         ("another mistake", "sed -i 's/a - b/a * b/' calc.py", tests_fail),
         ("a syntax error", "echo '(' >> calc.py", tests_fail),
-        ("an easier hidden test", "printf 'import unittest\\nclass T(unittest.TestCase):\\n    def test_add(self): pass\\n' > tests/test_add.py", tests_fail),
-        ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| *reason == GradeReason::ChangeNotApplicable),
-        ("the work tree removed", "cd .. && rm -rf \"$OLDPWD\"/.git \"$OLDPWD\"/*", |reason| *reason == GradeReason::RepositoryDestroyed),
+        (
+            "an easier hidden test",
+            "printf 'import unittest\\nclass T(unittest.TestCase):\\n    def test_add(self): pass\\n' > tests/test_add.py",
+            tests_fail,
+        ),
+        ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| {
+            *reason == GradeReason::ChangeNotApplicable
+        }),
+        ("the work tree removed", "cd .. && rm -rf \"$OLDPWD\"/.git \"$OLDPWD\"/*", |reason| {
+            *reason == GradeReason::RepositoryDestroyed
+        }),
         ("the repository removed", "rm -rf .git", |reason| *reason == GradeReason::RepositoryDestroyed),
     ];
     for (what, agent, expected) in cases {
@@ -170,7 +189,8 @@ fn a_row_without_a_commit_of_its_tests_is_refused() {
     run(folder.path(), "git reset -q --hard HEAD~1");
     for withhold in [false, true] {
         let refused = find_commits(folder.path(), withhold);
-        let is_refused = matches!(&refused, Err(GradeError::UngradableTask { detail, .. }) if detail.contains("it has 1"));
+        let is_refused =
+            matches!(&refused, Err(GradeError::UngradableTask { detail, .. }) if detail.contains("it has 1"));
         assert!(is_refused, "{refused:?}");
     }
 }
@@ -192,7 +212,10 @@ fn time_outs_and_broken_runs_are_told_apart() {
     let collection_error = "===== test session starts =====\ncollected 3 items / 1 error\n\nERROR tests/test_a.py\n\
                             !!!!! Interrupted: 1 error during collection !!!!!\n===== 1 error in 0.68s =====\n";
     assert_eq!(pytest.grade_log(collection_error).unwrap().reason, GradeReason::TestRunBroke);
-    assert!(matches!(pytest.grade_log("/usr/bin/python3: No module named pytest\n"), Err(GradeError::NoResults { .. })));
+    assert!(matches!(
+        pytest.grade_log("/usr/bin/python3: No module named pytest\n"),
+        Err(GradeError::NoResults { .. })
+    ));
     assert!(matches!(pytest.grade_log(""), Err(GradeError::NoResults { .. })));
 }
 
@@ -208,7 +231,12 @@ fn a_command_rewards_only_status_zero() {
         eval_cmd: eval_cmd.to_owned(),
         eval_timeout: Duration::from_secs(60),
     };
-    let cases = [("sh check.sh", Some(1.0)), ("[[ -f check.sh ]] && sh check.sh; exit $?", Some(1.0)), ("sh check.sh && exit 3", Some(0.0)), ("no-such-program", None)];
+    let cases = [
+        ("sh check.sh", Some(1.0)),
+        ("[[ -f check.sh ]] && sh check.sh; exit $?", Some(1.0)),
+        ("sh check.sh && exit 3", Some(0.0)),
+        ("no-such-program", None),
+    ];
     for (eval_cmd, reward) in cases {
         let mut grader = Grader::new(GradingTask::Cmd(task(eval_cmd))).unwrap();
         let ours = loop {
@@ -249,10 +277,19 @@ fn given_tasks_are_solved_by_their_fix_and_by_nothing_less() {
         let instance = row["instance_id"].as_str().unwrap();
         let profile = &profiles[instance.rsplit_once('.').unwrap().0];
         let bundle = root.join(profile["bundle"].as_str().unwrap());
-        for (reward, agent) in [(1.0, format!("git apply '{}'", root.join(format!("gold/{instance}.diff")).display())), (0.0, "true".to_owned())] {
+        for (reward, agent) in [
+            (1.0, format!("git apply '{}'", root.join(format!("gold/{instance}.diff")).display())),
+            (0.0, "true".to_owned()),
+        ] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("testbed");
-            let cloned = run(folder.path(), &format!("git clone -q '{}' testbed && cd testbed && git branch -q -f main origin/main; git checkout -q '{instance}'", bundle.display()));
+            let cloned = run(
+                folder.path(),
+                &format!(
+                    "git clone -q '{}' testbed && cd testbed && git branch -q -f main origin/main; git checkout -q '{instance}'",
+                    bundle.display()
+                ),
+            );
             assert_eq!(cloned.returncode, 0, "{}", cloned.output);
             let resolved = run(&path, &SweSmithTask::resolve_command(path.to_str().unwrap(), instance).command);
             let task = SweSmithTask {

@@ -1,7 +1,12 @@
 //! Promise: every task of the quickstart is a real one: its fix earns 1 and doing nothing earns 0 by the same grading that
 //! rollouts use, in a sandbox's tree made as rollouts make it, and that tree does not hold the answer.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and tells what it did"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -11,7 +16,9 @@ use std::time::Duration;
 
 use greenroom_core::Seed;
 use greenroom_rollout::dataset::make::{BugsRequest, QuickstartData, bugs, quickstart};
-use greenroom_rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, parse_withheld, withhold_command};
+use greenroom_rollout::grading::{
+    CommandOutcome, GradeStep, Grader, InstanceCommits, parse_withheld, withhold_command,
+};
 use greenroom_rollout::{Dataset, Task};
 use serde_json::Value;
 
@@ -28,10 +35,7 @@ fn run(folder: &Path, command: &str, input: &str) -> CommandOutcome {
         .unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    CommandOutcome::finished(
-        output.status.code().unwrap().into(),
-        String::from_utf8_lossy(&output.stdout).into_owned(),
-    )
+    CommandOutcome::finished(output.status.code().unwrap().into(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn succeed(folder: &Path, command: &str, input: &str) -> String {
@@ -86,11 +90,16 @@ fn each_task_is_worth_1_with_its_fix_and_0_without() {
             let Some(patch) = row["metadata"]["bug_patch"].as_str() else { continue };
             let fixed = box_of("fixed");
             let commits = work_tree(&data.images, task, &fixed);
-            let history = succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
+            let history =
+                succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
             assert_eq!(history.lines().next().unwrap().trim(), "1", "one commit is left, without the hidden tests");
             let right = patch.lines().find(|line| line.starts_with('-') && !line.starts_with("---")).unwrap();
             let contents: String = history.lines().filter(|line| *line == &right[1..]).collect();
-            assert!(contents.is_empty() || patch.matches(&right[1..]).count() > 1, "the fix can be found in {}", task.id.as_str());
+            assert!(
+                contents.is_empty() || patch.matches(&right[1..]).count() > 1,
+                "the fix can be found in {}",
+                task.id.as_str()
+            );
             succeed(&fixed, "git apply -R", patch);
             assert_eq!(reward(task, &fixed, commits), 1.0, "{} is not worth 1 when mended", task.id.as_str());
         }

@@ -67,7 +67,8 @@ pub struct BatchMetrics {
     pub forks: u64,
     /// Sampled tokens.
     pub new_tokens: u64,
-    /// Times.
+    /// Times; left out where they stand elsewhere.
+    #[serde(default, skip_serializing_if = "BatchTimes::are_absent")]
     pub times: BatchTimes,
 }
 
@@ -125,6 +126,10 @@ impl BatchMetrics {
 }
 
 impl BatchTimes {
+    fn are_absent(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn of(graded: &[&FinishedRollout]) -> Self {
         let seconds = |part: fn(&FinishedRollout) -> u64| {
             Percentiles::of(graded.iter().map(|rollout| part(rollout) as f64 / 1_000.0))

@@ -14,13 +14,34 @@ use super::parse::DEFAULT_ACTION_REGEX;
 /// Keys of each section that mini-swe-agent knows and this runtime does not act on.
 const AGENT_WITHOUT_EFFECT: &[&str] = &["mode", "whitelist_actions", "confirm_exit", "agent_class"];
 const ENVIRONMENT_WITHOUT_EFFECT: &[&str] = &[
-    "environment_class", "image", "forward_env", "executable", "run_args", "container_timeout", "pull_timeout",
-    "interpreter", "sandbox_build_retries", "global_args", "exec_args", "startup_timeout", "runtime_timeout",
-    "deployment_timeout", "install_pipx", "modal_sandbox_kwargs", "wrapper_args", "timeout_template",
+    "environment_class",
+    "image",
+    "forward_env",
+    "executable",
+    "run_args",
+    "container_timeout",
+    "pull_timeout",
+    "interpreter",
+    "sandbox_build_retries",
+    "global_args",
+    "exec_args",
+    "startup_timeout",
+    "runtime_timeout",
+    "deployment_timeout",
+    "install_pipx",
+    "modal_sandbox_kwargs",
+    "wrapper_args",
+    "timeout_template",
 ];
 const MODEL_WITHOUT_EFFECT: &[&str] = &[
-    "model_name", "model_kwargs", "model_class", "litellm_model_registry", "set_cache_control", "cost_tracking",
-    "multimodal_regex", "provider",
+    "model_name",
+    "model_kwargs",
+    "model_class",
+    "litellm_model_registry",
+    "set_cache_control",
+    "cost_tracking",
+    "multimodal_regex",
+    "provider",
 ];
 const SECTIONS: &[&str] = &["agent", "environment", "model", "run"];
 
@@ -379,7 +400,10 @@ mod tests {
         let file = AgentFile::from_yaml(&text, "a.yaml").unwrap();
         assert_eq!((file.agent.cost_limit, file.agent.max_consecutive_format_errors), (3.0, 3));
         assert_eq!((file.environment.timeout_seconds, file.environment.cwd.as_str()), (30, ""));
-        assert_eq!((file.model.action_regex.as_str(), file.model.protocol), (DEFAULT_ACTION_REGEX, ActionProtocol::Text));
+        assert_eq!(
+            (file.model.action_regex.as_str(), file.model.protocol),
+            (DEFAULT_ACTION_REGEX, ActionProtocol::Text)
+        );
         assert_eq!(file.model.variables()["model_kwargs"], serde_json::json!({"drop_params": true}));
         assert!(!file.agent.variables().contains_key("mode"));
     }

@@ -115,10 +115,7 @@ impl Uname {
 
 /// The variables that count: calls made, their cost, whole seconds since the start.
 fn counters(calls: u64, cost: f64, elapsed_seconds: u64) -> Map<String, Value> {
-    let counters = [
-        ("n_model_calls", json!(calls)),
-        ("model_cost", json!(cost)),
-        ("elapsed_seconds", json!(elapsed_seconds)),
-    ];
+    let counters =
+        [("n_model_calls", json!(calls)), ("model_cost", json!(cost)), ("elapsed_seconds", json!(elapsed_seconds))];
     counters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -155,7 +155,9 @@ impl MessageExtra {
     fn to_json(&self) -> Option<Value> {
         let mut extra = match self {
             Self::None => return None,
-            Self::Reply { actions, cost } => json!({"actions": actions.iter().map(action_to_json).collect::<Vec<_>>(), "cost": cost}),
+            Self::Reply { actions, cost } => {
+                json!({"actions": actions.iter().map(action_to_json).collect::<Vec<_>>(), "cost": cost})
+            }
             Self::Observation { raw_output, returncode, exception_info, .. } => {
                 json!({"raw_output": raw_output, "returncode": returncode, "exception_info": exception_info})
             }

@@ -268,18 +268,14 @@ impl Agent {
             ExitStatus::Failed { exception, .. } => (exception.clone(), Some(exception.clone())),
             other => (other.as_str().to_owned(), None),
         };
-        let extra = MessageExtra::Exit {
-            exit_status: status.as_str().to_owned(),
-            submission: submission.clone(),
-            exception,
-        };
+        let extra =
+            MessageExtra::Exit { exit_status: status.as_str().to_owned(), submission: submission.clone(), exception };
         self.messages.push(Message::text(Role::Exit, content, Origin::Exit, extra));
         self.phase = Phase::Ended(Exit { status, submission });
     }
 
     fn fail(&mut self, exception_type: &str, exception: &str) {
-        let status =
-            ExitStatus::Failed { exception_type: exception_type.to_owned(), exception: exception.to_owned() };
+        let status = ExitStatus::Failed { exception_type: exception_type.to_owned(), exception: exception.to_owned() };
         self.end(status, String::new());
     }
 

@@ -198,7 +198,11 @@ mod tests {
     fn an_undefined_variable_is_named() {
         for template in ["{{ gone }}", "{% if gone %}a{% endif %}", "{{ gone | length }}"] {
             let failure = render(template, json!({"a": 1})).unwrap_err();
-            assert_eq!((failure.kind, failure.detail.as_str()), ("UndefinedError", "'gone' is undefined"), "{template}");
+            assert_eq!(
+                (failure.kind, failure.detail.as_str()),
+                ("UndefinedError", "'gone' is undefined"),
+                "{template}"
+            );
         }
         assert_eq!(render("{{ a }}", json!({"a": 1, "self": 2})).unwrap_err().kind, "TypeError");
     }

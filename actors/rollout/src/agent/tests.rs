@@ -88,7 +88,8 @@ fn a_reply_that_fails_to_parse_is_paid_for_and_kept_aside() {
     let replies = [reply("nothing", 0.25), reply(FENCED, 0.5), reply("nothing again", 0.25)];
     let (agent, _) = play(agent(|_| {}), &replies, "ok\n");
     assert_eq!(agent.cost(), 1.0);
-    let failed: Vec<_> = agent.failed_replies().iter().map(|failed| (failed.call_index, failed.messages_before)).collect();
+    let failed: Vec<_> =
+        agent.failed_replies().iter().map(|failed| (failed.call_index, failed.messages_before)).collect();
     assert_eq!(failed, [(0, 2), (2, 5)]);
     let origins: Vec<_> = agent.messages().iter().map(|message| message.origin).collect();
     let expected = [
@@ -116,7 +117,9 @@ fn format_errors_end_the_episode_only_in_a_row() {
 fn the_next_step_is_the_same_until_it_is_answered() {
     let mut agent = agent(|_| {});
     for _ in 0..3 {
-        assert!(matches!(agent.next(Duration::from_secs(200)), NextStep::Query { call_index: 0, messages } if messages.len() == 2));
+        assert!(
+            matches!(agent.next(Duration::from_secs(200)), NextStep::Query { call_index: 0, messages } if messages.len() == 2)
+        );
     }
     assert_eq!(agent.calls(), 1);
     let early = agent.on_output(ExecResult::finished("", 0), Duration::ZERO).unwrap_err();
@@ -148,7 +151,8 @@ fn a_template_that_fails_later_ends_the_episode() {
     assert_eq!(broken.messages().last().unwrap().content, "'gone' is undefined");
     let mut file = default_file();
     file.agent.instance_template = "{{ gone }}".to_owned();
-    let never = Agent::new(Arc::new(AgentDefinition::new(file).unwrap()), AgentTask::default(), &host(), Duration::ZERO);
+    let never =
+        Agent::new(Arc::new(AgentDefinition::new(file).unwrap()), AgentTask::default(), &host(), Duration::ZERO);
     assert!(matches!(never, Err(AgentError::TemplateRender { template: "agent.instance_template", .. })));
 }
 
@@ -177,7 +181,11 @@ fn variables_win_in_upstreams_order() {
 
 #[test]
 fn in_tool_mode_a_submission_drops_the_observations_of_its_reply() {
-    let call = |id: &str| ToolCall { id: id.to_owned(), name: "bash".to_owned(), arguments: "{\"command\": \"x\"}".to_owned() };
+    let call = |id: &str| ToolCall {
+        id: id.to_owned(),
+        name: "bash".to_owned(),
+        arguments: "{\"command\": \"x\"}".to_owned(),
+    };
     let mut agent = agent(|file| file.model.protocol = ActionProtocol::ToolCall);
     agent.next(Duration::ZERO);
     let tool_calls = vec![call("1"), call("2"), call("3")];

@@ -67,9 +67,7 @@ fn command(call: &ToolCall) -> Result<String, String> {
         sentence.push_str("Missing 'command' argument in bash tool call.");
     }
     match command {
-        Some(command) if sentence.is_empty() => {
-            Ok(command.as_str().map_or_else(|| command.to_string(), str::to_owned))
-        }
+        Some(command) if sentence.is_empty() => Ok(command.as_str().map_or_else(|| command.to_string(), str::to_owned)),
         _ => Err(sentence.trim().to_owned()),
     }
 }

@@ -17,8 +17,7 @@ impl Agent {
             None => ("", ""),
         };
         let is_secret = |key: &str| matches!(key, "model_kwargs" | "litellm_model_registry");
-        let model: Map<String, Value> =
-            file.model.variables().into_iter().filter(|(key, _)| !is_secret(key)).collect();
+        let model: Map<String, Value> = file.model.variables().into_iter().filter(|(key, _)| !is_secret(key)).collect();
         json!({
             "info": {
                 "model_stats": {"instance_cost": self.cost(), "api_calls": self.calls()},

@@ -38,7 +38,8 @@ pub fn load_demonstrations(
         }
     }
     if samples.is_empty() && problems.is_empty() {
-        problems.push(format!("{}: has no demonstrations: write one JSON object with `messages` a line", path.display()));
+        problems
+            .push(format!("{}: has no demonstrations: write one JSON object with `messages` a line", path.display()));
     }
     if problems.is_empty() { Ok(samples) } else { Err(RolloutError::DatasetInvalid { problems }) }
 }
@@ -50,7 +51,8 @@ fn read(row: &str, mut history: History, tokenizer: &Tokenizer) -> Result<Vec<Sa
         if message.get("role").and_then(Value::as_str) != Some("assistant") {
             continue;
         }
-        let content = message.get("content").and_then(Value::as_str).ok_or("an assistant message has no text content")?;
+        let content =
+            message.get("content").and_then(Value::as_str).ok_or("an assistant message has no text content")?;
         let prompt = history.prompt(&row.messages[..place]).map_err(|error| error.to_string())?;
         let mut ids = tokenizer.encode(content, false).map_err(|error| error.to_string())?;
         ids.extend(tokenizer.end_of_turn_ids().first());

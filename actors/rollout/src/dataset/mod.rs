@@ -34,10 +34,8 @@ pub struct Dataset {
 impl Dataset {
     /// Reads a JSONL file.
     pub fn load(path: &Path) -> Result<Self, RolloutError> {
-        let text = std::fs::read_to_string(path).map_err(|error| RolloutError::DatasetUnreadable {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| RolloutError::DatasetUnreadable { path: path.to_owned(), reason: error.to_string() })?;
         Self::parse(&text, &path.display().to_string())
     }
 

@@ -120,9 +120,8 @@ pub fn grade(statuses: &StatusMap, fail_to_pass: &[String], pass_to_pass: &[Stri
         .filter(|(_, status)| *status != Some(TestStatus::Passed))
         .collect();
     let strict = not_passed.is_empty();
-    let upstream = not_passed
-        .iter()
-        .all(|(_, status)| matches!(status, Some(TestStatus::ExpectedFailure | TestStatus::Skipped)));
+    let upstream =
+        not_passed.iter().all(|(_, status)| matches!(status, Some(TestStatus::ExpectedFailure | TestStatus::Skipped)));
     let reason = if strict {
         GradeReason::Passed
     } else {

@@ -80,7 +80,8 @@ impl LogParser {
         if let Some(parser) = Self::ALL.iter().find(|parser| parser.name() == name) {
             return Ok(*parser);
         }
-        let distances = Self::ALL.iter().map(|parser| (strsim::damerau_levenshtein(name, parser.name()), parser.name()));
+        let distances =
+            Self::ALL.iter().map(|parser| (strsim::damerau_levenshtein(name, parser.name()), parser.name()));
         let nearest = distances.min().filter(|(distance, _)| *distance <= 4).map(|(_, name)| name);
         Err(GradeError::UnknownParser { name: name.to_owned(), nearest })
     }

@@ -1,6 +1,11 @@
 //! Promise: the agent behaves as mini-swe-agent 2.4 does, message for message. See `traces` and `vectors`.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking and tells what it did")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and tells what it did"
+)]
 
 mod compare;
 mod shell;

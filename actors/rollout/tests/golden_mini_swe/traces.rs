@@ -140,7 +140,8 @@ impl<'a> Episode<'a> {
     }
 
     fn compare_calls(&mut self, calls: &[Vec<&'static str>]) {
-        let recorded: Vec<_> = self.recording["turns"].as_array().unwrap().iter().map(|turn| &turn["roles_sent"]).collect();
+        let recorded: Vec<_> =
+            self.recording["turns"].as_array().unwrap().iter().map(|turn| &turn["roles_sent"]).collect();
         let ours: Vec<_> = calls.iter().map(|roles| serde_json::json!(roles)).collect();
         if recorded.iter().copied().ne(&ours) {
             self.found.push(format!(".turns: recorded {recorded:?}, ours {ours:?}"));

@@ -127,7 +127,14 @@ fn agent_files_that_come_with_the_package_are_accepted() {
         Ok(folder) => folder,
         Err(why) => return println!("NOTE: no agent files of mini-swe-agent are read ({why})."),
     };
-    let names = ["default", "mini", "mini_textbased", "benchmarks/swebench", "benchmarks/swebench_backticks", "benchmarks/swebench_xml"];
+    let names = [
+        "default",
+        "mini",
+        "mini_textbased",
+        "benchmarks/swebench",
+        "benchmarks/swebench_backticks",
+        "benchmarks/swebench_xml",
+    ];
     for name in names {
         let path = folder.join(format!("{name}.yaml"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

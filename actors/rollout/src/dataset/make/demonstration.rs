@@ -134,7 +134,12 @@ impl<'a> Demonstrator<'a> {
                 return Err(MakeError::content("agent.yaml", "its step limit is too low for a demonstration"));
             }
             let content = format!("```mswea_bash_command\n{}\n```", turn.command);
-            agent.on_reply(Reply { content, finish_reason: Some("stop".to_owned()), cost: 0.0, tool_calls: Vec::new() })?;
+            agent.on_reply(Reply {
+                content,
+                finish_reason: Some("stop".to_owned()),
+                cost: 0.0,
+                tool_calls: Vec::new(),
+            })?;
             if !matches!(agent.next(Duration::ZERO), NextStep::Execute { .. }) {
                 return Err(MakeError::content("agent.yaml", "does not read fenced commands"));
             }

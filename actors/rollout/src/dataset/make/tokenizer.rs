@@ -26,7 +26,8 @@ const START: &str = "<|im_start|>";
 pub(super) const END: &str = "<|im_end|>";
 /// How text is cut before pairs are merged: the fence and the sentinel, words with the blank before them, operators with the
 /// blank before them, other signs, blank space.
-const CUT: &str = r"```(?:mswea_bash_command)?|COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT| ?\w+| ?[<>=!]=?| ?//| ?[^\w\s]|\s+(?!\S)|\s+";
+const CUT: &str =
+    r"```(?:mswea_bash_command)?|COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT| ?\w+| ?[<>=!]=?| ?//| ?[^\w\s]|\s+(?!\S)|\s+";
 
 /// Trains the tokenizer and writes `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja` and the model's
 /// `config.json` into a folder. Gives the vocabulary's size.
@@ -52,7 +53,11 @@ pub(super) fn write(folder: &Path, corpus: &[String]) -> Result<u32, MakeError> 
     model["eos_token_id"] = json!(id(END));
     model["pad_token_id"] = json!(id(END_OF_TEXT));
     put(folder, "config.json", &pretty(&model))?;
-    put(folder, "generation_config.json", &pretty(&json!({ "eos_token_id": [id(END)], "pad_token_id": id(END_OF_TEXT) })))?;
+    put(
+        folder,
+        "generation_config.json",
+        &pretty(&json!({ "eos_token_id": [id(END)], "pad_token_id": id(END_OF_TEXT) })),
+    )?;
     Ok(size)
 }
 
@@ -88,7 +93,8 @@ mod tests {
 
     #[test]
     fn same_text_gives_the_same_file_and_back() {
-        let corpus = vec!["    return a <= b and not c\n".repeat(20), "sed -i '/def f(/,/^$/s| <=| <|' f.py".to_owned()];
+        let corpus =
+            vec!["    return a <= b and not c\n".repeat(20), "sed -i '/def f(/,/^$/s| <=| <|' f.py".to_owned()];
         let (first, second) = (train(&corpus).unwrap(), train(&corpus).unwrap());
         assert_eq!(first.to_string(true).unwrap(), second.to_string(true).unwrap());
         for text in ["    return x <= y\n\n", "żółw 🦔\r\n", "```mswea_bash_command\nls\n```"] {

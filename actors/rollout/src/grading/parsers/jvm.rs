@@ -33,7 +33,9 @@ pub fn gradle_junit_xml(log: &str) -> StatusMap {
 
 fn document_results(document: &str) -> Vec<(String, TestStatus)> {
     static TAG: Pattern = Pattern::new(|| {
-        pattern(r#"(?s)<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(/?)([\w:.-]+)((?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*)\s*(/?)>"#)
+        pattern(
+            r#"(?s)<!--.*?-->|<!\[CDATA\[.*?\]\]>|<(/?)([\w:.-]+)((?:\s+[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*)\s*(/?)>"#,
+        )
     });
     let mut results: Vec<(String, TestStatus)> = Vec::new();
     let mut suite = String::new();

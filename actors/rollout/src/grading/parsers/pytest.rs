@@ -9,13 +9,8 @@ use super::{Pattern, captures, pattern};
 use crate::agent::python_text::{is_space, strip};
 
 /// The five statuses in the order they are tried.
-const STATUSES: [TestStatus; 5] = [
-    TestStatus::Failed,
-    TestStatus::Passed,
-    TestStatus::Skipped,
-    TestStatus::Error,
-    TestStatus::ExpectedFailure,
-];
+const STATUSES: [TestStatus; 5] =
+    [TestStatus::Failed, TestStatus::Passed, TestStatus::Skipped, TestStatus::Error, TestStatus::ExpectedFailure];
 
 /// The status `text` begins with, and what follows it.
 fn leading_status(text: &str) -> Option<(TestStatus, &str)> {
@@ -64,7 +59,8 @@ fn status_then_id(text: &str) -> Option<(String, TestStatus)> {
 /// Any line with PASSED, else with FAILED, in it: its last word is the id.
 pub fn last_word(log: &str) -> StatusMap {
     let result = |line: &str| {
-        let status = [TestStatus::Passed, TestStatus::Failed].into_iter().find(|status| line.contains(status.as_str()))?;
+        let status =
+            [TestStatus::Passed, TestStatus::Failed].into_iter().find(|status| line.contains(status.as_str()))?;
         Some((strip(line).rsplit(is_space).next()?.to_owned(), status))
     };
     log.split('\n').filter_map(result).collect()

@@ -9,9 +9,8 @@ use crate::agent::python_text::is_space;
 
 /// `name ... ok|FAIL|ERROR`, the whole line; names of letters, digits and `_-,.()'` and blanks.
 pub fn slugify(log: &str) -> StatusMap {
-    static LINE: Pattern = Pattern::new(|| {
-        pattern(r"^([a-zA-Z0-9_\-,.\s\x1c-\x1f()']+)[\s\x1c-\x1f]\.{3}[\s\x1c-\x1f](ok|FAIL|ERROR)$")
-    });
+    static LINE: Pattern =
+        Pattern::new(|| pattern(r"^([a-zA-Z0-9_\-,.\s\x1c-\x1f()']+)[\s\x1c-\x1f]\.{3}[\s\x1c-\x1f](ok|FAIL|ERROR)$"));
     let result = |line: &str| {
         let groups = captures(&LINE, line)?;
         let status = match groups[2] {
