@@ -16,7 +16,7 @@ use greenroom_core::Seed;
 pub mod ledger;
 
 /// The longest that any step of a test may take.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 const REPOSITORY: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -51,7 +51,12 @@ fn make_data(into: &Path) {
     let runs = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut up = greenroom();
     up.args(["up", "--config"]).arg(Path::new(REPOSITORY).join("config/quickstart/quickstart.toml"));
-    for setting in ["run.steps=0", "data.train=coins.jsonl",  "run.evaluation.before_and_after=false", "data.demonstrations=tosses.jsonl"] {
+    for setting in [
+        "run.steps=0",
+        "data.train=coins.jsonl",
+        "run.evaluation.before_and_after=false",
+        "data.demonstrations=tosses.jsonl",
+    ] {
         up.args(["--set", setting]);
     }
     up.args(["--set", &format!("data.root={}", into.display()), "--name", "policy", "--runs"]).arg(runs.path());
@@ -73,7 +78,8 @@ fn coin_tasks(data: &Path) {
     };
     fs::write(data.join("coins.jsonl"), (0..6).map(row).collect::<String>()).unwrap();
     let sound = fs::read_to_string(data.join("sft.jsonl")).unwrap();
-    let system = serde_json::from_str::<serde_json::Value>(sound.lines().next().unwrap()).unwrap()["messages"][0].clone();
+    let system =
+        serde_json::from_str::<serde_json::Value>(sound.lines().next().unwrap()).unwrap()["messages"][0].clone();
     let say = |role: &str, content: String| serde_json::json!({ "role": role, "content": content });
     let command = |line: &str| say("assistant", format!("```mswea_bash_command\n{line}\n```"));
     let toss = |number: u64| {

@@ -1,0 +1,133 @@
+//! A run survives the death of its process at any moment: nothing is lost, nothing is trained twice, nothing is left behind.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use greenroom_core::Seed;
+use support::ledger::Ledger;
+use support::{Run, finish_child, greenroom, signal, succeed, text};
+
+const STEPS: u64 = 5;
+const GROUPS: u64 = 2;
+const SAMPLES: u64 = 3;
+
+fn run(settings: &[&str]) -> Run {
+    let (steps, groups, samples) = (
+        format!("run.steps={STEPS}"),
+        format!("run.groups_per_batch={GROUPS}"),
+        format!("run.samples_per_group={SAMPLES}"),
+    );
+    let mut all = vec![steps.as_str(), groups.as_str(), samples.as_str()];
+    all.extend(settings);
+    Run::new(&all)
+}
+
+fn assert_whole(run: &Run) {
+    let check = succeed(greenroom().arg("check").arg(run.dir()));
+    assert!(text(&check.stderr).contains(" 0 of "), "{}", text(&check.stderr));
+    Ledger::open(&run.dir()).assert_nothing_lost_or_trained_twice(STEPS, GROUPS, SAMPLES);
+    assert_eq!(run.metrics().len() as u64, STEPS, "a line for each step, whenever the process died");
+    run.assert_no_sandbox_processes();
+    run.assert_no_sandbox_directories();
+}
+
+/// SIGKILL at ten moments drawn from a seed, then once more to the end. GREENROOM_TEST_SEED repeats one draw.
+#[test]
+fn killed_at_ten_random_moments_a_run_finishes_whole() {
+    let seed = std::env::var("GREENROOM_TEST_SEED").map_or(1, |text| text.parse().unwrap());
+    println!("GREENROOM_TEST_SEED={seed}");
+    let draw = |what, kill| Seed::new(seed).child_numbered(what, kill).value();
+    let run = run(&[]);
+    let mut phases: BTreeMap<String, u64> = BTreeMap::new();
+    let mut kills = 0;
+    while kills < 10 {
+        let epoch = run.epoch();
+        let mut child = Run::spawn(&mut run.go_on());
+        // Two in ten while it still starts; the others counted from its first phase, or a slow machine would see no other.
+        if draw("early", kills) % 10 >= 2 {
+            let begun = format!("SELECT 1 FROM events WHERE event = 'phase_changed' AND epoch > {epoch}");
+            support::wait_until("the start", || {
+                let ledger = Ledger::try_open(&run.dir());
+                ledger.is_ok_and(|ledger| ledger.try_column(&begun).is_ok_and(|found| !found.is_empty()))
+                    || child.try_wait().unwrap().is_some()
+            });
+        }
+        std::thread::sleep(Duration::from_millis(draw("moment", kills) % 2_500));
+        if let Some(status) = child.try_wait().unwrap() {
+            let output = child.wait_with_output().unwrap();
+            assert!(status.success(), "after {kills} kills it ended with {status}:\n{}", text(&output.stderr));
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        let phase = Ledger::try_open(&run.dir()).map_or_else(|_| "start".to_owned(), |ledger| ledger.phase());
+        println!("kill {kills}: {phase}");
+        *phases.entry(phase).or_default() += 1;
+        run.assert_no_sandbox_processes();
+    }
+    println!("{phases:?}");
+    assert_eq!(kills, 10, "the run ended before it was killed ten times: make it longer");
+    succeed(&mut run.resume());
+    assert_whole(&run);
+}
+
+/// The moments at which half of something is done, one after the other in one run. The visit counts from each process's
+/// start.
+#[test]
+fn killed_between_the_halves_of_a_step_a_run_finishes_whole() {
+    let undisturbed = run(&[]);
+    succeed(&mut undisturbed.begin());
+    let run = run(&[]);
+    for fault in [
+        "run.commit.before=crash@1",
+        "run.commit.after=crash@1",
+        "weights.publish.before_commit=crash@1",
+        "weights.publish.after_commit=crash@1",
+        "weights.apply.before_commit=crash@1",
+        "weights.apply.after=crash@1",
+        "run.commit.before=crash@1",
+        "run.commit.after=crash@1",
+        "weights.publish.before_commit=crash@2",
+        "weights.apply.before_commit=crash@2",
+    ] {
+        let child = Run::spawn(run.go_on().env("GREENROOM_FAULTS", fault));
+        let output = finish_child(child);
+        let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+        assert_eq!(signal, Some(6), "{fault} did not fire: {}\n{}", output.status, text(&output.stderr));
+        run.assert_no_sandbox_processes();
+    }
+    succeed(&mut run.resume());
+    assert_whole(&run);
+    assert_eq!(run.metrics(), undisturbed.metrics(), "what was lost was drawn again as it was");
+}
+
+/// SIGTERM once: after what is under way; twice: now. Both can be resumed, and leave nothing behind at once.
+#[test]
+fn told_to_stop_a_run_stops_and_can_be_resumed() {
+    for times in [1, 2] {
+        let run = run(&[]);
+        let child = Run::spawn(&mut run.begin());
+        support::wait_until("a rollout", || {
+            let ledger = Ledger::try_open(&run.dir());
+            ledger
+                .is_ok_and(|ledger| ledger.try_column("SELECT rollout FROM turns").is_ok_and(|turns| !turns.is_empty()))
+        });
+        let pid = child.id();
+        for _ in 0..times {
+            signal(pid, "TERM");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let output = finish_child(child);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{times} × SIGTERM: {said}");
+        assert!(said.contains("go on with --resume"), "{said}");
+        assert_eq!(text(&output.stdout), "", "a stopped run has no summary to hand on");
+        run.assert_no_sandbox_processes();
+        run.assert_no_sandbox_directories();
+        succeed(&mut run.resume());
+        assert_whole(&run);
+    }
+}
