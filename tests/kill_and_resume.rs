@@ -1,5 +1,13 @@
 //! A run survives the death of its process at any moment: nothing is lost, nothing is trained twice, nothing is left behind.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "the test's own process is real: it waits in real time, and fails by panicking"
+)]
+
 mod support;
 
 use std::collections::BTreeMap;

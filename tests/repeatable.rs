@@ -1,6 +1,14 @@
 //! The same seed gives the same run: metrics and weights, to the last bit, in the `sync` schedule on a batch-invariant
 //! engine, however long each rollout took and whichever finished first.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "the test's own process is real: it waits in real time, and fails by panicking"
+)]
+
 mod support;
 
 use std::path::Path;
@@ -9,7 +17,7 @@ use support::{Run, succeed, tree};
 
 fn last_weights(run: &Run) -> Vec<u8> {
     let exports = tree(&run.dir().join("weights/export"));
-    exports.into_iter().filter(|(path, _)| path.ends_with("model.safetensors")).next_back().unwrap().1
+    exports.into_iter().rfind(|(path, _)| path.ends_with("model.safetensors")).unwrap().1
 }
 
 fn moments(run: &Run) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {

@@ -1,6 +1,14 @@
 //! Whatever is wrong with what a user gives: one clear line for each problem, naming the input, the place and the remedy;
 //! a non-zero exit within seconds; no panic; and nothing half-made that stands in the way of the next try.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "the test's own process is real: it waits in real time, and fails by panicking"
+)]
+
 mod support;
 
 use std::fs;
