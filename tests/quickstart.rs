@@ -3,7 +3,12 @@
 //! Its data are made as `cargo quickstart` makes them. Its policy was warm-started a little and learns from a few more
 //! demonstrations; batches and measurements are a fraction of the quickstart's own.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "the test's own process is real: it waits in real time, and fails by panicking"
+)]
 
 mod support;
 

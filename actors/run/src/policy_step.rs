@@ -3,6 +3,9 @@
 //! Each is a plain sequence of asks with deadlines; the first that fails ends the chain with the part's name and the
 //! reason. All of it may be repeated from the start: trainer, publisher and receivers answer for work already done.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use greenroom_core::{Address, AskError, Deadline, Reply, ask};
 use greenroom_messages::engine::{EnginePoolMessage, PauseMode, UpdateWeights};
 use greenroom_messages::run::{JournalMessage, RunEvent};
@@ -34,6 +37,9 @@ pub struct ConductorParts {
 /// How long the trainer may take to say how it stands: it answers at once, also during a step.
 const STATUS_WAIT_MS: u64 = 30_000;
 
+/// A person is told what an update waits for when nothing was heard for this long.
+const SILENCE: Duration = Duration::from_secs(15);
+
 /// Where the run is: the last committed step, and the directory of its checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
@@ -42,10 +48,11 @@ pub(crate) struct Held {
 }
 
 /// The chains' settings and parts, cheap to clone into a task.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct PolicyStep {
     pub(crate) parts: ConductorParts,
     pub(crate) config: RunConfig,
+    pub(crate) talk: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl PolicyStep {
@@ -161,9 +168,15 @@ impl PolicyStep {
         let update = UpdateWeights { version, model_dir, pause, timeout_ms };
         let deadline = Deadline::after_ms(timeout_ms + 5_000);
         let engines = &self.parts.engines;
-        let updates = ask(engines, deadline, |reply| EnginePoolMessage::UpdateWeights(update, reply))
-            .await
-            .map_err(|error| self.failed_ask(engines.name(), &error))?;
+        let number = update.version.number;
+        let mut asked = std::pin::pin!(ask(engines, deadline, |reply| EnginePoolMessage::UpdateWeights(update, reply)));
+        let updates = loop {
+            tokio::select! {
+                biased;
+                updates = &mut asked => break updates.map_err(|error| self.failed_ask(engines.name(), &error))?,
+                () = tokio::time::sleep(SILENCE) => self.talk_of_engines(number).await,
+            }
+        };
         if updates.iter().any(|update| update.result.is_ok()) {
             return Ok(());
         }
@@ -173,6 +186,23 @@ impl PolicyStep {
         });
         let reason = format!("no engine confirmed the new weights ({})", failures.collect::<Vec<_>>().join("; "));
         Err(RunError::Part { part: engines.name().to_owned(), reason })
+    }
+
+    /// Says which engines a long update waits for, and what is known of them.
+    async fn talk_of_engines(&self, number: u64) {
+        let deadline = Deadline::after_ms(STATUS_WAIT_MS);
+        let Ok(engines) = ask(&self.parts.engines, deadline, EnginePoolMessage::Status).await else { return };
+        let late =
+            engines.iter().filter(|engine| engine.version.as_ref().map(|version| version.number) != Some(number));
+        let late: Vec<String> = late
+            .map(|engine| {
+                let trouble = engine.trouble.as_deref().unwrap_or("no trouble reported");
+                format!("{} at {} is {} ({trouble})", engine.engine, engine.url, crate::database::snake(&engine.state))
+            })
+            .collect();
+        if !late.is_empty() {
+            (self.talk)(&format!("[waiting] weights {number} are not at every engine yet: {}", late.join("; ")));
+        }
     }
 
     fn failed_ask(&self, part: &str, error: &AskError) -> RunError {

@@ -93,7 +93,8 @@ impl ConductorState {
     }
 
     pub(super) fn note(&self, text: String) {
-        tracing::warn!(text, "conductor");
+        (self.arguments.talk)(&format!("[note] {text}"));
+        tracing::info!(text, "conductor");
         record(&self.arguments.parts.journal, RunEvent::Note { source: "conductor".to_owned(), text });
     }
 }

@@ -6,7 +6,7 @@ use greenroom_messages::trainer::{TrainBatch, TrainGroup, TrainRollout};
 use greenroom_messages::{BatchId, GroupId, Purpose, Step, WeightVersion};
 
 use super::{ConductorState, checkpoint_name, name_of};
-use crate::actor::ConductorInput;
+use crate::actor::{ConductorArguments, ConductorInput};
 use crate::policy_step::{Held, PolicyStep, put};
 use crate::progress::BatchProgress;
 use crate::{Effect, RunError, schedule};
@@ -140,7 +140,8 @@ impl ConductorState {
     }
 
     pub(super) fn chain(&self) -> PolicyStep {
-        PolicyStep { parts: self.arguments.parts.clone(), config: self.arguments.config.clone() }
+        let ConductorArguments { parts, config, talk, .. } = &self.arguments;
+        PolicyStep { parts: parts.clone(), config: config.clone(), talk: talk.clone() }
     }
 
     /// Where the run is, once its initial policy is committed.
