@@ -170,6 +170,17 @@ async fn the_prompt_is_checked_before_it_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_sampled_token_outside_of_the_vocabulary_is_no_answer() {
+    let fleet = Fleet::serving(1, 4, config()).await;
+    fleet.engines[0].with(|script| script.output_ids = [1, 100, 3]);
+    let failure = fleet.generate(request(0, 0)).await.unwrap_err();
+    assert_eq!(failure.kind, EngineFailureKind::Refused);
+    assert!(failure.message.contains("token id 100"), "{}", failure.message);
+    fleet.engines[0].with(|script| script.output_ids = [1, 99, 3]);
+    assert_eq!(fleet.generate(request(0, 1)).await.unwrap().output_ids, [1, 99, 3]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_engine_restarted_behind_our_back_trains_nobody() {
     let fleet = Fleet::serving(1, 4, config()).await;
     let turn = fleet.generate_later(request(0, 0));

@@ -269,7 +269,7 @@ async fn a_server_that_misbehaves_gives_the_right_kind_of_error() {
 async fn an_answer_that_contradicts_itself_or_the_call_is_not_believed() {
     let exchange = recorded(NEW, "102");
     let Answer::Whole(_, body) = &exchange.answer else { panic!() };
-    let rows: [(&str, fn(&mut Value)); 12] = [
+    let rows: [(&str, fn(&mut Value)); 13] = [
         ("another request", |body| body["meta_info"]["id"] = json!("other")),
         ("another prompt", |body| body["meta_info"]["prompt_tokens"] = json!(6)),
         ("no finish reason", |body| body["meta_info"]["finish_reason"] = Value::Null),
@@ -278,6 +278,11 @@ async fn an_answer_that_contradicts_itself_or_the_call_is_not_believed() {
         ("a probability above one", |body| body["meta_info"]["output_token_logprobs"][3][0] = json!(0.5)),
         ("another id", |body| body["output_ids"][0] = json!(1)),
         ("no logprobs", |body| body["meta_info"]["output_token_logprobs"] = json!([])),
+        ("an end without a token", |body| {
+            body["meta_info"]["output_token_logprobs"] = json!([]);
+            body["meta_info"]["weight_versions"] = json!([]);
+            body["output_ids"] = json!([]);
+        }),
         ("a gap in the versions", |body| body["meta_info"]["weight_versions"][0]["start"] = json!(1)),
         ("versions of fewer tokens", |body| body["meta_info"]["weight_versions"][0]["end"] = json!(7)),
         ("no version", |body| body["meta_info"]["weight_version"] = Value::Null),

@@ -101,19 +101,20 @@ impl Default for RolloutConfig {
 impl RolloutConfig {
     /// The guard time of a rollout, milliseconds.
     pub fn guard_ms(&self) -> u64 {
-        let worst = u64::from(self.max_turns) * self.exec_timeout_ms + self.eval_timeout_ms + GUARD_SLACK_MS;
+        let acting_ms = u64::from(self.max_turns).saturating_mul(self.exec_timeout_ms);
+        let worst = acting_ms.saturating_add(self.eval_timeout_ms).saturating_add(GUARD_SLACK_MS);
         self.guard_ms.unwrap_or(worst)
     }
 
     /// How long a claimed sandbox lives, milliseconds.
     pub fn sandbox_lifetime_ms(&self) -> u64 {
-        self.sandbox_lifetime_ms.unwrap_or(self.guard_ms() + LIFETIME_SLACK_MS)
+        self.sandbox_lifetime_ms.unwrap_or(self.guard_ms().saturating_add(LIFETIME_SLACK_MS))
     }
 
     /// How long a group may be without news at the worst: every attempt ends at the guard. For who waits for groups.
     pub fn longest_sample_ms(&self) -> u64 {
         let attempts = u64::from(self.max_attempts);
-        attempts * (self.guard_ms() + MAX_BACKOFF_MS)
+        attempts.saturating_mul(self.guard_ms().saturating_add(MAX_BACKOFF_MS))
     }
 
     /// Everything that is wrong with these settings, one line each; empty when nothing is.
@@ -158,12 +159,12 @@ pub const MAX_BACKOFF_MS: u64 = 60_000;
 /// Lease arithmetic: a sandbox must outlive the rollout that holds it. `None` when it does, else the line that says by how
 /// much the lifetime must grow.
 pub fn lease_problem(lifetime_ms: u64, guard_ms: u64, eval_timeout_ms: u64) -> Option<String> {
-    let needed_ms = guard_ms + eval_timeout_ms + GRADING_PREPARATION_MS + LEASE_MARGIN_MS;
+    let grading_ms = eval_timeout_ms.saturating_add(GRADING_PREPARATION_MS);
+    let needed_ms = guard_ms.saturating_add(grading_ms).saturating_add(LEASE_MARGIN_MS);
     (lifetime_ms < needed_ms).then(|| {
         format!(
             "sandbox_lifetime_ms is {lifetime_ms}, but a rollout may take {guard_ms} (guard) + \
-             {} (grading) + {LEASE_MARGIN_MS} (margin): set it to at least {needed_ms}",
-            eval_timeout_ms + GRADING_PREPARATION_MS
+             {grading_ms} (grading) + {LEASE_MARGIN_MS} (margin): set it to at least {needed_ms}"
         )
     })
 }
@@ -194,6 +195,11 @@ mod tests {
             let config: RolloutConfig = serde_json::from_str(json).unwrap();
             let problems = config.problems();
             assert!(problems.len() == 1 && problems[0].contains(words), "{json}: {problems:?}");
+        }
+        for key in ["exec_timeout_ms", "eval_timeout_ms"] {
+            let endless: RolloutConfig = serde_json::from_str(&format!(r#"{{"{key}": {}}}"#, i64::MAX)).unwrap();
+            assert_eq!(endless.longest_sample_ms(), u64::MAX, "{key}: sums end at the largest number");
+            let _ = endless.problems();
         }
         let least: RolloutConfig = serde_json::from_str(r#"{"sandbox_lifetime_ms": 1980000}"#).unwrap();
         assert!(least.problems().is_empty());

@@ -195,6 +195,9 @@ impl GenerateAnswer {
                 ids.len()
             ));
         }
+        if ids.is_empty() && finish != FinishReason::Abort && call.sampling.max_new_tokens > 0 {
+            return Err(format!("it ended with {finish:?} and has no token: even an end at once is one"));
+        }
         if ids.len() > call.sampling.max_new_tokens as usize {
             return Err(format!(
                 "it has {} tokens where at most {} were asked for",

@@ -246,6 +246,7 @@ impl EngineProxyState {
             asked_at,
             abort_ms: self.arguments.config.deadlines.abort_ms,
             version,
+            vocabulary_tokens: self.arguments.vocabulary_tokens,
         };
         let broken = Report::Broken("its task ended without a report".into());
         let guard = ReportOnDrop::new(myself, EngineProxyInput::Finished(rid.clone(), broken));

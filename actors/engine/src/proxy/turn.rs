@@ -25,6 +25,8 @@ pub(super) struct Turn {
     pub abort_ms: u64,
     /// The version that the engine had confirmed when the turn was admitted.
     pub version: u64,
+    /// Rows of the model's embedding: a sampled token outside of them could not be trained on.
+    pub vocabulary_tokens: u32,
 }
 
 type Answer = Result<GenerateOutcome, EngineFailure>;
@@ -80,7 +82,14 @@ impl Turn {
     /// What an engine's answer means for the asker and for the engine.
     fn judge(&self, result: Result<Generated, ApiError>) -> (Report, Answer) {
         match result {
-            Ok(generated) => self.accept(generated),
+            Ok(generated) => match generated.output_ids.iter().find(|id| **id >= self.vocabulary_tokens) {
+                Some(id) => {
+                    let vocabulary = self.vocabulary_tokens;
+                    let message = format!("answered with token id {id}, outside of the vocabulary of {vocabulary}");
+                    (Report::Refused, Err(self.failure(EngineFailureKind::Refused, message)))
+                }
+                None => self.accept(generated),
+            },
             Err(error) => {
                 let message = error.to_string();
                 let (kind, report) = match error {

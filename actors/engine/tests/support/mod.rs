@@ -29,6 +29,8 @@ pub struct Script {
     /// Calls in which the client itself panics.
     pub panic: BTreeSet<&'static str>,
     pub generate_ms: u64,
+    /// What every turn yields: three tokens.
+    pub output_ids: [u32; 3],
     pub load_ms: u64,
     /// Every call in order.
     pub log: Vec<String>,
@@ -52,6 +54,7 @@ impl ScriptedEngine {
             refuse: set(),
             panic: set(),
             generate_ms: 100,
+            output_ids: [1, 2, 3],
             load_ms: 50,
             log: Vec::new(),
             running: BTreeMap::new(),
@@ -135,9 +138,9 @@ impl EngineApi for ScriptedEngine {
             () = tokio::time::sleep(Duration::from_millis(ms)) => FinishReason::Stop,
             _ = aborted.wait_for(|aborted| *aborted) => FinishReason::Abort,
         };
-        let label = self.with(|script| script.label.clone());
+        let (label, output_ids) = self.with(|script| (script.label.clone(), script.output_ids.to_vec()));
         Ok(Generated {
-            output_ids: vec![1, 2, 3],
+            output_ids,
             logprobs: vec![-0.5; 3],
             finish,
             weight_version: label.clone(),
