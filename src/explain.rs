@@ -29,6 +29,11 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "tasks need images that the configuration does not have",
         remedy: "name each under data.images.NAME.source_dir, or put it into the directory data.images_dir",
     },
+    ErrorPage {
+        code: "GR0906",
+        cause: "a run's name is a directory below --runs and part of each weight version, and the given one cannot be both",
+        remedy: "use at most 100 letters, digits, dots, underscores and hyphens, beginning with a letter or digit",
+    },
 ];
 
 /// All pages of all crates, in order of their codes.

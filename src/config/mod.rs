@@ -210,9 +210,33 @@ impl Config {
             ),
         );
         #[cfg(feature = "torch")]
-        if let Err(problem) = self.trainer.validate() {
-            problems.push(format!("trainer: {problem}"));
-        }
+        problems.extend(self.trainer.problems().into_iter().map(|problem| format!("trainer: {problem}")));
+        problems.extend(self.capacity_problems());
+        let tree = serde_json::to_value(self).unwrap_or_default();
+        problems::endless_waits(&tree, "", &mut problems);
         problems
+    }
+
+    /// Numbers of the configuration's own sections that nothing could be done with.
+    fn capacity_problems(&self) -> Vec<String> {
+        let (start, embedded) = (&self.warm_start, &self.engine.embedded);
+        let is_warm = self.data.demonstrations.is_some();
+        let serves = embedded.count > 0;
+        let mut wrong = vec![
+            (
+                is_warm && start.epochs == 0,
+                "warm_start.epochs must be at least 1; for none, leave data.demonstrations out",
+            ),
+            (is_warm && start.tokens_per_step == 0, "warm_start.tokens_per_step must be at least 1"),
+            (
+                is_warm && !(start.learning_rate > 0.0 && start.learning_rate.is_finite()),
+                "warm_start.learning_rate must be above 0",
+            ),
+            (serves && embedded.max_running_requests == 0, "engine.embedded.max_running_requests must be at least 1"),
+            (serves && embedded.threads == 0, "engine.embedded.threads must be at least 1"),
+        ];
+        let idle = self.engine.external.values().any(|engine| engine.max_in_flight == 0);
+        wrong.push((idle, "engine.external.NAME.max_in_flight must be at least 1"));
+        wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned()).collect()
     }
 }

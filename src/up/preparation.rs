@@ -48,6 +48,7 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     let agent = data::agent(&config)?;
     let warm_start = data::warm_start(&config, &tokenizer, &template)?;
 
+    check_name(&place.name)?;
     let path = place.runs_dir.join(&place.name);
     let directory = if place.resume { RunDirectory::resume(&path) } else { RunDirectory::create(&path) };
     let directory = directory.map_err(coded)?;
@@ -69,6 +70,17 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
         agent,
         provider: Arc::new(provider),
     })
+}
+
+/// A run's name is a directory's name, and stands in every label of its weights: it must not lead elsewhere.
+fn check_name(name: &str) -> anyhow::Result<()> {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    anyhow::ensure!(
+        is_plain && begins_well && name.len() <= 100,
+        "GR0906: {name:?} cannot be a run's name: use at most 100 letters, digits and . _ -, the first a letter or digit"
+    );
+    Ok(())
 }
 
 /// What of the run lies in its directory: the configuration, the database, the sandboxes, the initial weights.
@@ -120,4 +132,23 @@ fn model(config: &Config, directory: &RunDirectory, source: PathBuf) -> anyhow::
         anyhow::bail!("GR0902: model.init_weights needs libtorch, and this binary was built without it");
     }
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_name;
+
+    #[test]
+    fn a_name_stays_in_the_directory_of_runs() {
+        for name in ["mine", "quickstart-seed0", "a.b_c-1", "7"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        let long = "x".repeat(101);
+        for name in
+            ["", ".", "..", "../x", "a/b", "/tmp/x", ".hidden", "-x", "a b", "a:1", "new\nline", "n\u{e4}h", &long]
+        {
+            let refused = check_name(name).map_err(|error| error.to_string());
+            assert!(refused.is_err_and(|text| text.starts_with("GR0906")), "{name:?}");
+        }
+    }
 }

@@ -68,6 +68,20 @@ pub enum RunError {
         /// The process.
         pid: u32,
     },
+    /// The database is that of another run, or of this one with another seed (GR0209).
+    #[error("{path} is the history of run {found} with seed {found_seed}, not of {run} with seed {seed}")]
+    OtherRun {
+        /// The database.
+        path: PathBuf,
+        /// The run that it belongs to.
+        found: String,
+        /// That run's seed.
+        found_seed: u64,
+        /// The run that was to go on.
+        run: String,
+        /// Its seed by the configuration.
+        seed: u64,
+    },
 }
 
 impl RunError {
@@ -82,6 +96,7 @@ impl RunError {
             Self::Setting { .. } => "GR0206",
             Self::Part { .. } => "GR0207",
             Self::InUse { .. } => "GR0208",
+            Self::OtherRun { .. } => "GR0209",
         }
     }
 }
@@ -127,5 +142,10 @@ pub const ERRORS: &[ErrorPage] = &[
         code: "GR0208",
         cause: "another process holds this run's directory",
         remedy: "stop that process, or wait for it to end; a crashed process holds nothing",
+    },
+    ErrorPage {
+        code: "GR0209",
+        cause: "a run was to go on under another name, with another seed, or with another run's run.db: its history would not fit",
+        remedy: "resume it under its own name and with its own seed, or begin a new run",
     },
 ];

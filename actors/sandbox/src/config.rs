@@ -179,6 +179,10 @@ impl SandboxConfig {
         );
         require(limits.processes >= 4, "sandbox.local.limits.processes must be at least 4");
         require(limits.open_files >= 32, "sandbox.local.limits.open_files must be at least 32");
+        require(
+            limits.file_size_bytes >= 1 << 20,
+            "sandbox.local.limits.file_size_bytes must be at least 1048576 (1 MiB)",
+        );
         require(limits.disk_bytes >= 1 << 20, "sandbox.local.limits.disk_bytes must be at least 1048576 (1 MiB)");
         require(limits.tmp_bytes >= 1 << 20, "sandbox.local.limits.tmp_bytes must be at least 1048576 (1 MiB)");
         let output_fits = (1024..=256 << 20).contains(&limits.output_bytes);

@@ -64,6 +64,7 @@ impl Database {
         prepare(&connection).map_err(|error| database_error(path, &error))?;
         let mut database =
             Self { path: path.to_owned(), connection: Arc::new(Mutex::new(connection)), clock, epoch: 0 };
+        database.check_run(run, seed)?;
         let now_ms = clock.now_ms();
         database.epoch = database.write(|transaction| {
             transaction.execute(
@@ -77,6 +78,24 @@ impl Database {
             Ok(epoch)
         })?;
         Ok(database)
+    }
+
+    /// Refuses the history of another run, whose positions and random draws are not this one's. A new database has none.
+    fn check_run(&self, run: &RunId, seed: u64) -> Result<(), RunError> {
+        let known: Vec<(String, i64)> = self.write(|transaction| {
+            let mut rows = transaction.prepare("SELECT id, seed FROM run")?;
+            rows.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect()
+        })?;
+        match known.into_iter().find(|(id, known_seed)| id != run.as_str() || *known_seed as u64 != seed) {
+            None => Ok(()),
+            Some((found, found_seed)) => Err(RunError::OtherRun {
+                path: self.path.clone(),
+                found,
+                found_seed: found_seed as u64,
+                run: run.to_string(),
+                seed,
+            }),
+        }
     }
 
     /// The number of this process among those that worked on the run, from 1.
@@ -130,4 +149,23 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
 
 fn database_error(path: &Path, error: &rusqlite::Error) -> RunError {
     RunError::Database { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_goes_on_as_the_run_that_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.db");
+        let open = |run: &str, seed: u64| Database::open(&path, &RunId::new(run), seed, "", Clock::system());
+        assert_eq!(open("mine", 7).unwrap().epoch(), 1);
+        for (run, seed) in [("other", 7), ("mine", 8)] {
+            let error = open(run, seed).unwrap_err();
+            assert_eq!(error.code(), "GR0209", "{error}");
+            assert!(error.to_string().contains("mine with seed 7"), "{error}");
+        }
+        assert_eq!(open("mine", 7).unwrap().epoch(), 2, "who was refused has left nothing");
+    }
 }

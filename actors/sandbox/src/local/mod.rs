@@ -11,7 +11,7 @@ mod remove_tree;
 mod sweep;
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,6 +83,8 @@ impl LocalProvider {
         let box_dir = self.sandboxes_dir.join(&box_id);
         let failed =
             |error: std::io::Error| SandboxError::Directory { path: box_dir.clone(), detail: error.to_string() };
+        // Somebody may have cleared the run's directory of its sandboxes: one level is made again, never more.
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(&self.sandboxes_dir);
         std::fs::create_dir(&box_dir).map_err(failed)?;
         let record = BoxRecord { owner: self.owner.clone(), helper: None, labels: labels.clone() };
         record.write(&box_dir).map_err(failed)?;

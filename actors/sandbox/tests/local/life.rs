@@ -52,6 +52,18 @@ async fn a_box_whose_handle_is_dropped_ends_too() {
     assert_eq!(processes_with(&seconds), Vec::<String>::new());
 }
 
+#[tokio::test]
+async fn boxes_are_made_again_after_their_directory_was_deleted() {
+    let site = site(config());
+    let lost = site.make_box().await;
+    std::fs::remove_dir_all(site.sandboxes_dir()).unwrap();
+    let sandbox = site.make_box().await;
+    assert_eq!(run(&*sandbox, "echo here").await.0, "here\n");
+    let mode = std::fs::metadata(site.sandboxes_dir()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "nobody else looks in");
+    lost.destroy().await.unwrap();
+}
+
 /// Not a test of its own: a greenroom that is going to be killed, started by the next test.
 #[tokio::test]
 #[ignore = "started by another test"]
