@@ -14,7 +14,8 @@ use support::{MODELS, fixture};
 use tch::{Device, Kind, Tensor};
 
 fn tiny() -> (ModelConfig, Parameters) {
-    let sizes = TinyModel { vocab_size: 50, hidden_size: 16, intermediate_size: 24, head_dim: 4, ..TinyModel::default() };
+    let sizes =
+        TinyModel { vocab_size: 50, hidden_size: 16, intermediate_size: 24, head_dim: 4, ..TinyModel::default() };
     let config = ModelConfig::tiny(&sizes).unwrap();
     let parameters = Parameters::init(&config, 4).unwrap();
     (config, parameters)

@@ -16,7 +16,8 @@ use tch::{Kind, Tensor};
 
 /// Weights far from zero, so that different weights and prompts give clearly different tokens.
 fn model(seed: u64) -> (ModelConfig, Parameters) {
-    let sizes = TinyModel { vocab_size: 300, num_key_value_heads: 1, max_position_embeddings: 1024, ..TinyModel::default() };
+    let sizes =
+        TinyModel { vocab_size: 300, num_key_value_heads: 1, max_position_embeddings: 1024, ..TinyModel::default() };
     let config = ModelConfig { initializer_range: 0.1, ..ModelConfig::tiny(&sizes).unwrap() };
     let parameters = Parameters::init(&config, seed).unwrap();
     (config, parameters)
@@ -30,7 +31,8 @@ fn generator(seed: u64, options: GeneratorOptions) -> GeneratorHandle {
 fn request(rid: &str, prompt: std::ops::Range<u32>, max_new_tokens: u32) -> GenerationRequest {
     let ids = prompt.map(|n| (n * 37 + 11) % 299 + 1).collect();
     let mut request = GenerationRequest::new(rid, ids);
-    request.params = SamplingParams { max_new_tokens, ignore_eos: true, sampling_seed: Some(9), ..SamplingParams::default() };
+    request.params =
+        SamplingParams { max_new_tokens, ignore_eos: true, sampling_seed: Some(9), ..SamplingParams::default() };
     request.return_logprob = true;
     request
 }

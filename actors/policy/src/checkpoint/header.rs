@@ -31,8 +31,11 @@ impl WeightFile {
     /// [`PolicyError::File`] when it cannot be read, [`PolicyError::Checkpoint`] when it is truncated, longer than its
     /// header says, or no safetensors file.
     pub fn open(path: &Path) -> Result<Self, PolicyError> {
-        let unreadable =
-            |error: std::io::Error| PolicyError::File { action: "read", path: path.to_owned(), reason: error.to_string() };
+        let unreadable = |error: std::io::Error| PolicyError::File {
+            action: "read",
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
         let wrong = |reason: String| PolicyError::Checkpoint { path: path.to_owned(), reason };
         let mut file = File::open(path).map_err(unreadable)?;
         let file_bytes = file.metadata().map_err(unreadable)?.len();
@@ -43,7 +46,9 @@ impl WeightFile {
         file.read_exact(&mut length).map_err(unreadable)?;
         let header_bytes = u64::from_le_bytes(length);
         if header_bytes > MAX_HEADER_BYTES || header_bytes + 8 > file_bytes {
-            return Err(wrong(format!("truncated or no safetensors file: header of {header_bytes} bytes in {file_bytes}")));
+            return Err(wrong(format!(
+                "truncated or no safetensors file: header of {header_bytes} bytes in {file_bytes}"
+            )));
         }
         let mut header = vec![0; header_bytes as usize];
         file.read_exact(&mut header).map_err(unreadable)?;

@@ -126,7 +126,8 @@ fn read_index(directory: &Path) -> Result<Option<BTreeMap<String, String>>, Poli
     let mut index = BTreeMap::new();
     for (tensor, file) in map {
         let plain = file.as_str().filter(|name| !name.contains('/') && name.ends_with(".safetensors"));
-        let name = plain.ok_or_else(|| wrong(format!("tensor `{tensor}` is said to be in {file}, which is no file name")))?;
+        let name =
+            plain.ok_or_else(|| wrong(format!("tensor `{tensor}` is said to be in {file}, which is no file name")))?;
         index.insert(tensor.clone(), name.to_owned());
     }
     Ok(Some(index))
@@ -167,7 +168,8 @@ fn check_tensors(
         };
         let file = &files[number];
         file.kind(&spec.name)?;
-        let shape: Vec<i64> = file.info(&spec.name).map(|info| info.shape.iter().map(|&n| n as i64).collect()).unwrap_or_default();
+        let shape: Vec<i64> =
+            file.info(&spec.name).map(|info| info.shape.iter().map(|&n| n as i64).collect()).unwrap_or_default();
         if shape != spec.shape {
             let reason = format!("tensor `{}` has shape {shape:?}, the model needs {:?}", spec.name, spec.shape);
             return Err(PolicyError::Checkpoint { path: file.path().to_owned(), reason });

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use greenroom_core::{Random, Seed};
 
 use super::options::TextDecoder;
-use super::request::{
-    FinishReason, Finished, GeneratedToken, GenerationRequest, PromptToken, StopMatch,
-};
+use super::request::{FinishReason, Finished, GeneratedToken, GenerationRequest, PromptToken, StopMatch};
 use super::sampler::{Distribution, History, apply_penalties, forbid};
 
 /// More tokens than this at the end of the output are never needed beyond a stop string's bytes to find it: every ordinary

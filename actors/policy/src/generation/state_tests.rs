@@ -102,8 +102,11 @@ impl Driver {
         let plan = self.state.plan();
         assert_eq!(plan.rows.is_empty(), !had_work, "work and rows go together");
         let mut logits = self.compute(&plan);
-        let announcements =
-            if self.random.random_bool(0.01) { self.state.fail("made up") } else { self.state.complete(&plan, &mut logits) };
+        let announcements = if self.random.random_bool(0.01) {
+            self.state.fail("made up")
+        } else {
+            self.state.complete(&plan, &mut logits)
+        };
         self.hear(announcements);
     }
 

@@ -59,8 +59,7 @@ pub fn start(
     let context_length = options.context_length.map_or(known, |wanted| wanted.min(known));
     let slots = options.max_running + options.prefix_slots;
     let arena = KeyValueArena::new(config, slots, context_length, options.kind, options.device)?;
-    let limits =
-        Limits { vocabulary_size: config.vocab_size, context_length, eos: config.eos_token_ids.clone() };
+    let limits = Limits { vocabulary_size: config.vocab_size, context_length, eos: config.eos_token_ids.clone() };
     let state = GeneratorState::new(limits, SlotTable::of(&arena), &options);
     let (handle, commands) = GeneratorHandle::channel();
     let thread = GeneratorThread {
@@ -284,7 +283,8 @@ impl GeneratorThread {
                 self.updates.push_front(update);
                 return;
             }
-            let outcome = self.update(&update).map_err(|error| GenerationError::UpdateRefused { reason: error.to_string() });
+            let outcome =
+                self.update(&update).map_err(|error| GenerationError::UpdateRefused { reason: error.to_string() });
             if self.updates.is_empty() {
                 self.state.update_over();
             }

@@ -210,7 +210,8 @@ impl ModelConfig {
     pub fn tensors(&self) -> Vec<TensorSpec> {
         let [vocab, hidden] = [self.vocab_size as i64, self.hidden_size as i64];
         let mut specs = Vec::new();
-        let mut add = |name: String, shape: &[i64], start| specs.push(TensorSpec { name, shape: shape.to_vec(), start });
+        let mut add =
+            |name: String, shape: &[i64], start| specs.push(TensorSpec { name, shape: shape.to_vec(), start });
         add("model.embed_tokens.weight".into(), &[vocab, hidden], TensorStart::Normal);
         for layer in 0..self.num_hidden_layers {
             self.add_layer(layer, &mut add);

@@ -13,27 +13,99 @@ use crate::error::PolicyError;
 
 /// Keys read below.
 const READ: &[&str] = &[
-    "architectures", "attention_bias", "dtype", "eos_token_id", "head_dim", "hidden_act", "hidden_size", "initializer_range",
-    "intermediate_size", "layer_types", "max_position_embeddings", "mlp_bias", "model_type", "num_attention_heads",
-    "num_hidden_layers", "num_key_value_heads", "pretraining_tp", "quantization_config", "rms_norm_eps", "rope_parameters",
-    "rope_scaling", "rope_theta", "tie_word_embeddings", "torch_dtype", "use_sliding_window", "vocab_size",
+    "architectures",
+    "attention_bias",
+    "dtype",
+    "eos_token_id",
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "initializer_range",
+    "intermediate_size",
+    "layer_types",
+    "max_position_embeddings",
+    "mlp_bias",
+    "model_type",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "pretraining_tp",
+    "quantization_config",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "use_sliding_window",
+    "vocab_size",
     "partial_rotary_factor",
 ];
 
 /// Keys that do not change what a forward pass computes. `sliding_window` and `max_window_layers` have an effect only with
 /// `use_sliding_window`, which is checked.
 const HARMLESS: &[&str] = &[
-    "add_cross_attention", "attention_dropout", "attn_implementation", "bad_words_ids", "begin_suppress_tokens",
-    "bos_token_id", "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
-    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "finetuning_task",
-    "forced_bos_token_id", "forced_eos_token_id", "id2label", "is_decoder", "is_encoder_decoder", "is_llama_config",
-    "keys_to_ignore_at_inference", "label2id", "length_penalty", "max_length", "max_window_layers", "min_length",
-    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_attentions",
-    "output_hidden_states", "output_scores", "pad_token_id", "prefix", "problem_type", "pruned_heads", "remove_invalid_values",
-    "repetition_penalty", "return_dict", "return_dict_in_generate", "rope_interleaved", "sep_token_id", "sliding_window",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
-    "top_k", "top_p", "torchscript", "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
-    "unsloth_version", "use_bfloat16", "use_cache",
+    "add_cross_attention",
+    "attention_dropout",
+    "attn_implementation",
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "cross_attention_hidden_size",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "id2label",
+    "is_decoder",
+    "is_encoder_decoder",
+    "is_llama_config",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "max_window_layers",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "pruned_heads",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict",
+    "return_dict_in_generate",
+    "rope_interleaved",
+    "sep_token_id",
+    "sliding_window",
+    "suppress_tokens",
+    "task_specific_params",
+    "temperature",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
 ];
 
 /// Typed reading of one object, with errors that name file and key.
@@ -153,7 +225,9 @@ impl ModelConfig {
             return Err(keys.error(reason));
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(keys.error(format!("the head size {} is odd; rotary embeddings need an even one", self.head_dim)));
+            return Err(
+                keys.error(format!("the head size {} is odd; rotary embeddings need an even one", self.head_dim))
+            );
         }
         Ok(())
     }
@@ -186,12 +260,16 @@ fn refuse_what_is_not_computed(keys: &Keys<'_>) -> Result<(), PolicyError> {
         return Err(keys.error(format!("`partial_rotary_factor` is {factor}; only 1 is computed by this program")));
     }
     if keys.get("quantization_config").is_some() {
-        return Err(keys.error("`quantization_config`: quantised weights are not read; use a bf16, f16 or f32 model".into()));
+        return Err(
+            keys.error("`quantization_config`: quantised weights are not read; use a bf16, f16 or f32 model".into())
+        );
     }
     if let Some(types) = keys.get("layer_types") {
         let all_full = types.as_array().is_some_and(|types| types.iter().all(|kind| kind == "full_attention"));
         if !all_full {
-            return Err(keys.error("`layer_types` holds other than `full_attention`, which is all that is computed".into()));
+            return Err(
+                keys.error("`layer_types` holds other than `full_attention`, which is all that is computed".into())
+            );
         }
     }
     for (key, value) in keys.map {

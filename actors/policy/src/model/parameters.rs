@@ -56,7 +56,9 @@ impl Parameters {
             let tensor = given.remove(&spec.name).ok_or_else(missing)?;
             if tensor.size() != spec.shape {
                 let (name, found, wanted) = (&spec.name, tensor.size(), &spec.shape);
-                return Err(PolicyError::Input(format!("tensor `{name}` has shape {found:?}, the model needs {wanted:?}")));
+                return Err(PolicyError::Input(format!(
+                    "tensor `{name}` has shape {found:?}, the model needs {wanted:?}"
+                )));
             }
             entries.push((spec.name, tensor));
         }

@@ -70,7 +70,13 @@ impl KeyValueArena {
     }
 
     /// Writes `key` and `value` (`[T, key_value_heads, head_dim]`) of a layer into the given rows.
-    pub(crate) fn write(&mut self, layer: usize, rows: &Tensor, key: &Tensor, value: &Tensor) -> Result<(), PolicyError> {
+    pub(crate) fn write(
+        &mut self,
+        layer: usize,
+        rows: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+    ) -> Result<(), PolicyError> {
         let flat = [-1, self.heads * self.head_dim];
         let _ = self.keys[layer].f_index_copy_(0, rows, &key.f_reshape(flat)?)?;
         let _ = self.values[layer].f_index_copy_(0, rows, &value.f_reshape(flat)?)?;

@@ -93,13 +93,15 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn new(config: &ModelConfig, parameters: &Parameters, number: usize) -> Result<Self, PolicyError> {
-        let query_key_value = Stack::apart(parameters, &stack_names(number, "self_attn", &["q_proj", "k_proj", "v_proj"]))?;
+        let query_key_value =
+            Stack::apart(parameters, &stack_names(number, "self_attn", &["q_proj", "k_proj", "v_proj"]))?;
         let gate_up = Stack::apart(parameters, &stack_names(number, "mlp", &["gate_proj", "up_proj"]))?;
         Self::assemble(config, parameters, number, query_key_value, gate_up)
     }
 
     pub(crate) fn fused(config: &ModelConfig, parameters: &mut Parameters, number: usize) -> Result<Self, PolicyError> {
-        let query_key_value = Stack::fused(parameters, &stack_names(number, "self_attn", &["q_proj", "k_proj", "v_proj"]))?;
+        let query_key_value =
+            Stack::fused(parameters, &stack_names(number, "self_attn", &["q_proj", "k_proj", "v_proj"]))?;
         let gate_up = Stack::fused(parameters, &stack_names(number, "mlp", &["gate_proj", "up_proj"]))?;
         Self::assemble(config, parameters, number, query_key_value, gate_up)
     }

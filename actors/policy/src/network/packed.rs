@@ -38,7 +38,10 @@ fn check_packing(ids: &Tensor, positions: &Tensor, cu_seqlens: &[i64]) -> Result
     }
     if positions.size() != ids.size() || positions.kind() != Kind::Int64 {
         let (kind, shape) = (positions.kind(), positions.size());
-        return wrong(format!("positions must be int64 of the shape of ids {:?}, got {kind:?} of shape {shape:?}", ids.size()));
+        return wrong(format!(
+            "positions must be int64 of the shape of ids {:?}, got {kind:?} of shape {shape:?}",
+            ids.size()
+        ));
     }
     let rising = cu_seqlens.windows(2).all(|pair| pair[0] < pair[1]);
     if cu_seqlens.len() < 2 || cu_seqlens[0] != 0 || !rising || cu_seqlens.last() != ids.size().first() {
