@@ -22,7 +22,7 @@ pub(super) fn run(directory: &Path) -> anyhow::Result<ExitCode> {
         "{} rollouts, {} groups, {} steps, {} leases: {} of {} rules broken",
         history.rollouts.len(),
         history.groups.len(),
-        history.steps.len(),
+        history.steps.iter().filter(|(step, _)| *step > 0).count(), // step 0 is what training starts from
         history.leases.len(),
         violations.iter().map(|violation| violation.invariant).collect::<std::collections::BTreeSet<_>>().len(),
         check::INVARIANTS.len()
