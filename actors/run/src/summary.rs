@@ -54,7 +54,7 @@ impl RunSummary {
         let rollouts = &self.rollouts;
         format!(
             "{} steps in {:.0} s\n{}{}pass@1 of the training batches: {} first, {} last\n\
-             rollouts: {} completed, {} truncated, {} stale, {} cancelled, {} failed by infrastructure (none of these trained)\n\
+             rollouts: {} completed, {} truncated, {} stale, {} cancelled, {} failed by infrastructure (never trained on)\n\
              {} weight versions; {} tokens generated, {} trained on",
             self.steps,
             self.wall_s,
