@@ -22,6 +22,7 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
         layers.files.push(arguments.runs.join(&arguments.name).join("config.toml"));
     }
     let config = config::load(&layers)?.config;
+    let go_on = format!("greenroom up --runs {} --name {} --resume", arguments.runs.display(), arguments.name);
     let place = RunPlace { runs_dir: arguments.runs, name: arguments.name, resume: arguments.resume };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
@@ -33,7 +34,7 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
             super::print(&serde_json::to_string_pretty(&summary)?)?
         }
         RunEnd::Stopped(summary) => {
-            eprintln!("{}\nstopped; go on with --resume", summary.in_words());
+            eprintln!("{}\nstopped; go on with --resume: {go_on}", summary.in_words());
             ExitCode::from(STOPPED)
         }
         RunEnd::Failed(reason) => anyhow::bail!("{reason}"),
