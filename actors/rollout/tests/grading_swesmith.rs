@@ -129,6 +129,8 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
             "with a hook that ends every checkout",
             "; printf '#!/bin/sh\\nexit 1\\n' > .git/hooks/post-checkout; chmod +x .git/hooks/post-checkout",
         ),
+        ("with the repository called bare", "; git config core.bare true"),
+        ("with the change hidden from git", "; git update-index --skip-worktree calc.py"),
         ("with odd file names", "; mkdir 'a b'; echo 1 > 'a b/ü*.txt'"),
         (
             "with odd settings of git",
@@ -145,13 +147,19 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
 fn anything_else_earns_zero() {
     type Expected = fn(&GradeReason) -> bool;
     let tests_fail: Expected = |reason| matches!(reason, GradeReason::TestsNotPassed(_));
-    let cases: [(&str, &str, Expected); 7] = [
+    let cases: [(&str, &str, Expected); 8] = [
         ("nothing done", "true", tests_fail),
         ("another mistake", "sed -i 's/a - b/a * b/' calc.py", tests_fail),
         ("a syntax error", "echo '(' >> calc.py", tests_fail),
         (
             "an easier hidden test",
             "printf 'import unittest\\nclass T(unittest.TestCase):\\n    def test_add(self): pass\\n' > tests/test_add.py",
+            tests_fail,
+        ),
+        (
+            "a filter that rewrites tests as they are checked out",
+            "git config filter.e.smudge \"sed 's/self.assert.*/pass/'\"; mkdir -p .git/info; \
+             echo 'tests/*.py filter=e' > .git/info/attributes",
             tests_fail,
         ),
         ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| {

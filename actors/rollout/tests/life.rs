@@ -51,7 +51,8 @@ async fn a_rollout_lives_from_claim_to_grade_and_is_one_sample() {
     let commands: Vec<&str> =
         seen.commands.iter().filter(|(rollout, _)| *rollout == first).map(|(_, command)| command.as_str()).collect();
     let task = group.task.as_str().strip_prefix("task-").unwrap();
-    let [prepare, look, submit, clear, grade] = commands.as_slice() else { panic!("{commands:?}") };
+    let [prepare, look, submit, end, clear, grade] = commands.as_slice() else { panic!("{commands:?}") };
+    assert_eq!(*end, "sleep 60", "outlives its deadline of a millisecond, which ends whatever the agent left running");
     assert_eq!((*prepare, *look, *submit), ("prepare", "ls", SUBMIT));
     assert!(clear.contains("rm -rf -- 'test_a.py'") && grade.contains(&format!("grade {task}")), "{clear} {grade}");
     let files: Vec<&str> = seen.files.iter().map(|file| file.path.as_str()).collect();
@@ -106,7 +107,7 @@ async fn hidden_tests_leave_the_sandbox_before_the_agent_begins_and_come_back_fo
         let is_prepared_by = |words: &str| seen.commands[0].1.contains(words) && seen.commands[1].1 == "ls";
         assert!(is_prepared_by(if withhold_history { "commit-tree" } else { "rev-list" }), "{:?}", seen.commands);
         assert_eq!(seen.files.len(), usize::from(withhold_history));
-        let preparation = &seen.commands[3].1;
+        let preparation = &seen.commands[4].1;
         assert_eq!(preparation.contains("unpack-objects"), withhold_history, "{preparation}");
         for file in &seen.files {
             let name = file.path.strip_prefix("/work/").unwrap();

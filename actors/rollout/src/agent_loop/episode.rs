@@ -53,6 +53,9 @@ struct Episode<'a> {
     life: Life,
 }
 
+/// A command that does not end by itself within a millisecond.
+const OUTLIVES_ITS_DEADLINE: &str = "sleep 60";
+
 /// An episode that was graded.
 struct Played {
     is_submitted: bool,
@@ -261,6 +264,7 @@ impl Episode<'_> {
         let timeout = Duration::from_millis(self.setting.config.eval_timeout_ms);
         let task = self.issue.task.grading_task(held.workdir(), timeout, commits);
         let mut grader = Grader::new(task).map_err(failed)?;
+        self.end_leftovers(held).await?;
         loop {
             match grader.next() {
                 GradeStep::WriteFiles(files) => {
@@ -278,6 +282,12 @@ impl Episode<'_> {
                 GradeStep::Done(grade) => return Ok(grade.reward as f32),
             }
         }
+    }
+
+    /// Ends what the agent's commands left running, so that nothing of theirs is there while hidden tests are: a box kills
+    /// every process in it when a command outlives its deadline.
+    async fn end_leftovers(&self, held: &HeldBox) -> Result<(), InfraFailure> {
+        held.exec(self.call(OUTLIVES_ITS_DEADLINE, Shell::Sh, 1)).await.map(drop)
     }
 
     fn now(&self) -> Duration {

@@ -3,8 +3,10 @@
 //! The plan differs from the seed workload's where that loses right answers or lets tests be edited (all measured):
 //! the difference is taken against the instance's commit, so committed work counts; it is binary; hidden files and files
 //! that hold named tests are left out of it, so re-created or edited tests neither conflict nor count; git runs without
-//! the agent's hooks. What the agent breaks on the way (repository, imports, endless tests) is a grade of 0; a missing git,
-//! shell or runner is an error.
+//! the agent's hooks, configuration, attributes and index, and Python without what it put into its home. What remains
+//! possible is what upstream's rule allows: the tests import the agent's code, which may change the test framework. What
+//! the agent breaks on the way (repository, imports, endless tests) is a grade of 0; a missing git, shell or runner is an
+//! error.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,6 +57,20 @@ const END_MARKER: &str = ">>>>> End Test Output";
 const PREPARED: &str = "greenroom-prepared:";
 /// The test script could not enter the work tree.
 const NO_WORKDIR: i64 = 97;
+
+/// Takes back what the agent may have set to rewrite files as they are checked out, or to hide its changes: filters and
+/// attributes outside of the tree, sparse check-outs, other configuration. The object format alone is kept.
+const TRUSTED_REPOSITORY: &str = "\
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1
+if [ -d .git ]; then
+format=$(command git config -f .git/config extensions.objectformat 2>/dev/null)
+rm -rf .git/config .git/config.worktree .git/info/attributes .git/info/sparse-checkout
+{ echo '[core]'; echo 'bare = false'; echo 'filemode = true'
+if [ \"$format\" = sha256 ]; then
+echo 'repositoryformatversion = 1'; echo '[extensions]'; echo 'objectformat = sha256'
+else echo 'repositoryformatversion = 0'; fi; } > .git/config
+fi
+";
 
 /// Names of the plan's commands in logs and errors.
 const RESOLUTION: &str = "resolving the commits";
@@ -144,6 +160,7 @@ impl SweSmithTask {
              command -v git >/dev/null || {{ echo 'git: not found'; exit 127; }}\n\
              git() {{ command git --no-replace-objects -c safe.directory='*' -c core.hooksPath=/dev/null \
              -c core.fsmonitor=false -c core.fsync=none -c core.quotePath=true -c advice.detachedHead=false \"$@\"; }}\n\
+             {TRUSTED_REPOSITORY}\
              {put_back}\
              base={base}; tests={tests}\n\
              git cat-file -e \"$tests^{{commit}}\" && git cat-file -e \"$base^{{commit}}\" \
@@ -151,7 +168,8 @@ impl SweSmithTask {
              store=$(git rev-parse --absolute-git-dir) || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
              rm -f \"$store/index.lock\" \"$store/HEAD.lock\"\n\
              rm -rf \"$store/greenroom.patch\" \"$store/greenroom.hidden\"\n\
-             git add -A . || exit 1\n\
+             rm -f \"$store/index\"\n\
+             git read-tree \"$base\" && git add -A . || exit 1\n\
              git diff --no-renames --diff-filter=A --name-only -z \"$base\" \"$tests\" > \"$store/greenroom.hidden\" || exit 1\n\
              xargs -0 -r rm -rf -- < \"$store/greenroom.hidden\"\n\
              xargs -0 -r git --no-replace-objects --literal-pathspecs -c safe.directory='*' rm -r -q --cached --ignore-unmatch -- \
@@ -208,6 +226,7 @@ impl SweSmithTask {
         let script = format!(
             "cd {workdir} || exit {NO_WORKDIR}\n\
              exec 2>&1\n\
+             export PYTHONNOUSERSITE=1\n\
              echo '{START_MARKER}'\n\
              (\n{command}\n)\n\
              status=$?\n\
