@@ -3,6 +3,8 @@
 //!
 //! `GREENROOM_SIM_SEED=17 cargo test --test simulation replay -- --nocapture` plays one seed and tells its story.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::sync::Mutex;

@@ -4,6 +4,8 @@
 //! Each finding names file, line and remedy. The rules are functions of names and texts, so that each is also shown to find
 //! what it is there for.
 
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
