@@ -1,12 +1,11 @@
 //! Questions with a deadline.
 //!
-//! [`ask`] sends a message that carries a [`Reply`] and waits for the answer until the deadline. Three things can go wrong
-//! and each has a name: nobody is there, nobody answered in time, or the one asked threw the reply away.
-//! Invariant: a question that was delivered ends in exactly one of answer, `TimedOut`, `Dropped`; none waits for ever.
+//! [`ask`] sends a message that carries a [`Reply`] and waits for the answer until the deadline. Four things can go wrong
+//! and each has a name: nobody is there, nobody answered in time, the one asked threw the reply away, or the line to its
+//! node broke. Invariant: a question that was delivered ends in exactly one of answer, `TimedOut`, `Dropped`, `Lost`; none
+//! waits for ever.
 
-use tokio::sync::oneshot;
-
-use crate::{Address, Deadline};
+use crate::{Address, Deadline, Reply, Unanswered};
 
 /// Why a question has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +30,15 @@ pub enum AskError {
         /// Who was asked.
         name: String,
     },
+    /// The line to the node of the one asked is lost, or the question or its answer could not cross it: whether the
+    /// question had its effect is not known (GR0007).
+    #[error("the question to {name} was lost: {reason}")]
+    Lost {
+        /// Who was asked.
+        name: String,
+        /// What happened to the line.
+        reason: String,
+    },
 }
 
 impl AskError {
@@ -40,36 +48,8 @@ impl AskError {
             Self::Gone { .. } => "GR0001",
             Self::TimedOut { .. } => "GR0002",
             Self::Dropped { .. } => "GR0003",
+            Self::Lost { .. } => "GR0007",
         }
-    }
-}
-
-/// The port through which one question is answered, once. Dropping it answers with [`AskError::Dropped`].
-#[derive(Debug)]
-pub struct Reply<T> {
-    port: oneshot::Sender<T>,
-}
-
-impl<T> Reply<T> {
-    /// A port and the receiver of its answer, for adapters; actors use [`ask`].
-    pub fn channel() -> (Self, oneshot::Receiver<T>) {
-        let (port, answer) = oneshot::channel();
-        (Self { port }, answer)
-    }
-
-    /// Answers. Says whether the asker was still there to hear it.
-    pub fn send(self, answer: T) -> bool {
-        self.port.send(answer).is_ok()
-    }
-
-    /// Whether the asker has gone away (deadline passed or task ended): the work may be given up.
-    pub fn is_abandoned(&self) -> bool {
-        self.port.is_closed()
-    }
-
-    /// Waits until the asker has gone away: select against it to give work up early.
-    pub async fn abandoned(&mut self) {
-        self.port.closed().await;
     }
 }
 
@@ -82,13 +62,14 @@ pub async fn ask<M, T>(
 where
     M: Send + 'static,
 {
-    let (reply, answer) = Reply::channel();
+    let (reply, answer) = Reply::until(deadline);
     let asked_at = tokio::time::Instant::now();
     let name = || target.name().to_owned();
     target.cast(question(reply)).map_err(|gone| AskError::Gone { name: gone.name })?;
     match tokio::time::timeout_at(deadline.instant(), answer).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(_)) => Err(AskError::Dropped { name: name() }),
+        Ok(Err(Unanswered::Lost(reason))) => Err(AskError::Lost { name: name(), reason }),
+        Ok(Err(Unanswered::Dropped)) => Err(AskError::Dropped { name: name() }),
         Err(_) => Err(AskError::TimedOut { name: name(), waited_ms: asked_at.elapsed().as_millis() as u64 }),
     }
 }

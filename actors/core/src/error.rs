@@ -43,4 +43,14 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "the fault plan (GREENROOM_FAULTS) cannot be read",
         remedy: "write it as `point=action@count`, action one of fail, crash, delay:MILLISECONDS; separate several by commas",
     },
+    ErrorPage {
+        code: "GR0007",
+        cause: "the line to another node was lost with a question on it: whether the question had its effect is not known",
+        remedy: "the message names the node and why it is held for dead; what is repeatable is repeated, the rest ends as a failure of infrastructure",
+    },
+    ErrorPage {
+        code: "GR0008",
+        cause: "a message could not be written for, or read from, another node",
+        remedy: "let all nodes run the same version; the message names the type",
+    },
 ];

@@ -5,7 +5,8 @@
 //! * [`Clock`], [`Seed`], [`Faults`], together [`Seam`] — time, randomness and injected faults come from outside, so that
 //!   the same actor runs in real and in virtual time.
 //! * [`Supervisor`] — restarts children within a stated intensity, then gives up loudly.
-//! * [`codec`] — the wire format: bincode with a limit and a schema hash.
+//! * [`codec`] — the format of records: bincode with a limit and a schema hash.
+//! * [`wire`] — how a message with its reply ports and addresses crosses to another process.
 //!
 //! Invariants: nothing here reads the wall clock or an unseeded generator except [`Clock::system`]; nothing here panics.
 
@@ -18,17 +19,24 @@ mod error;
 mod fault;
 mod id;
 mod intensity;
+mod message;
+mod reply;
 mod seed;
 mod spawn;
 mod supervisor;
+pub mod wire;
+
+#[doc(hidden)]
+pub use ractor;
 
 pub use address::{Address, Gone};
-pub use ask::{AskError, Reply, ask};
+pub use ask::{AskError, ask};
 pub use clock::Clock;
 pub use deadline::Deadline;
 pub use error::{ERRORS, ErrorPage};
 pub use fault::{Fault, FaultPlanError, Faults};
 pub use intensity::{RestartDecision, RestartIntensity, RestartPolicy};
+pub use reply::{Abandonment, Answer, Reply, Unanswered};
 pub use seed::{Random, Seed};
 pub use spawn::{spawn_blocking_named, spawn_named};
 pub use supervisor::{

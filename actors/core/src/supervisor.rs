@@ -83,6 +83,8 @@ pub enum SupervisorMessage {
     Restart(String),
 }
 
+crate::local_message!(SupervisorMessage);
+
 /// Why an actor could not be started: its own error alone, without the framework's words around it at every level.
 pub fn startup_cause(error: SpawnErr) -> ActorProcessingErr {
     match error {
@@ -225,30 +227,28 @@ mod tests {
     use super::*;
     use crate::Address;
 
+    struct Fail;
+    crate::local_message!(Fail);
+
     struct Worker;
     impl Actor for Worker {
-        type Msg = &'static str;
+        type Msg = Fail;
         type State = ();
         type Arguments = ();
-        async fn pre_start(&self, _: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
+        async fn pre_start(&self, _: ActorRef<Fail>, (): ()) -> Result<(), ActorProcessingErr> {
             Ok(())
         }
-        async fn handle(
-            &self,
-            _: ActorRef<Self::Msg>,
-            message: &'static str,
-            (): &mut (),
-        ) -> Result<(), ActorProcessingErr> {
-            if message == "fail" { Err("told to fail".into()) } else { Ok(()) }
+        async fn handle(&self, _: ActorRef<Fail>, _: Fail, (): &mut ()) -> Result<(), ActorProcessingErr> {
+            Err("told to fail".into())
         }
     }
 
     struct Unwilling;
     impl Actor for Unwilling {
-        type Msg = ();
+        type Msg = Fail;
         type State = ();
         type Arguments = ();
-        async fn pre_start(&self, _: ActorRef<()>, (): ()) -> Result<(), ActorProcessingErr> {
+        async fn pre_start(&self, _: ActorRef<Fail>, (): ()) -> Result<(), ActorProcessingErr> {
             Err("the file is missing".into())
         }
     }
@@ -267,10 +267,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failing_child_is_restarted_then_given_up_aloud() {
         let starts = Arc::new(AtomicU32::new(0));
-        let address = Address::<&'static str>::unbound("worker");
+        let address = Address::<Fail>::unbound("worker");
         let (gave_up, mut heard) = tokio::sync::mpsc::unbounded_channel();
         let (starts_seen, bound) = (starts.clone(), address.clone());
-        let bind = move |actor: &ActorRef<&'static str>| {
+        let bind = move |actor: &ActorRef<Fail>| {
             starts_seen.fetch_add(1, Ordering::Relaxed);
             bound.rebind(actor);
         };
@@ -285,7 +285,7 @@ mod tests {
             while starts.load(Ordering::Relaxed) < expected_starts {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            address.cast("fail").unwrap();
+            address.cast(Fail).unwrap();
         }
         let failure = heard.recv().await.unwrap();
         assert_eq!((failure.child.as_str(), failure.reason.as_str()), ("worker", "told to fail"));

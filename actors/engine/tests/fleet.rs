@@ -229,7 +229,7 @@ async fn a_rolling_update_keeps_all_but_one_engine_serving() {
         let (reply, mut answer) = greenroom_core::Reply::channel();
         fleet.pool.cast(EnginePoolMessage::UpdateWeights(wish(2), reply)).unwrap();
         let mut serving = usize::MAX;
-        while answer.try_recv().is_err() {
+        while answer.try_recv().is_none() {
             let statuses = fleet.statuses().await;
             serving = serving.min(statuses.iter().filter(|one| one.state == EngineState::Serving).count());
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -180,7 +180,7 @@ impl Fleet {
     fn later(
         &self,
         request: GenerateRequest,
-    ) -> tokio::sync::oneshot::Receiver<Result<GenerateOutcome, EngineFailure>> {
+    ) -> greenroom_core::Answer<Result<GenerateOutcome, EngineFailure>> {
         let (reply, answer) = Reply::channel();
         self.pool.cast(EnginePoolMessage::Generate(request, reply)).unwrap();
         answer

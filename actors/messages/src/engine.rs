@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{EngineId, RolloutId, WeightVersion};
 
 /// Messages to the EnginePool.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum EnginePoolMessage {
     /// From an AgentLoop: one turn. Routed to the engine that served this rollout before while it serves, else to the
     /// least loaded one; waits for an engine that may serve until the request's own time-out. Not repeatable with the
@@ -29,8 +29,10 @@ pub enum EnginePoolMessage {
     Changed(EngineStatus),
 }
 
+greenroom_core::local_message!(EnginePoolMessage);
+
 /// Messages to an EngineProxy. From the EnginePool.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum EngineProxyMessage {
     /// One turn, as [`EnginePoolMessage::Generate`].
     Generate(GenerateRequest, Reply<Result<GenerateOutcome, EngineFailure>>),
@@ -45,6 +47,8 @@ pub enum EngineProxyMessage {
     /// How this engine stands.
     Status(Reply<EngineStatus>),
 }
+
+greenroom_core::local_message!(EngineProxyMessage);
 
 /// Where an engine is and how to speak to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use crate::engine::VersionSpan;
 use crate::{BatchId, GroupId, LeaseId, RolloutId, TaskId};
 
 /// Messages to the RolloutManager.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum RolloutManagerMessage {
     /// From the Conductor: make this batch. The reply says only that it was accepted; each group is then sent to the
     /// Conductor as it finishes. Repeatable: a batch that is under way or finished is not started again.
@@ -24,6 +24,8 @@ pub enum RolloutManagerMessage {
     /// From an AgentLoop, once: how its rollout ended.
     Finished(Box<FinishedRollout>),
 }
+
+greenroom_core::local_message!(RolloutManagerMessage);
 
 /// A batch to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

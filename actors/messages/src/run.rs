@@ -8,7 +8,7 @@ use crate::rollout::{FinishedGroup, RolloutState};
 use crate::{BatchId, EngineId, LeaseId, RolloutId, Step, TaskId, WeightVersion};
 
 /// Messages to the Conductor.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum ConductorMessage {
     /// From the RolloutManager, once per group: it finished.
     GroupFinished(Box<FinishedGroup>),
@@ -19,6 +19,8 @@ pub enum ConductorMessage {
     /// From the shell and the live display: how the run stands.
     Status(Reply<RunStatus>),
 }
+
+greenroom_core::local_message!(ConductorMessage);
 
 /// When a run ends that was told to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,13 +54,15 @@ pub struct RunStatus {
 }
 
 /// Messages to the Journal, the one writer of the run database.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum JournalMessage {
     /// From any actor: something happened. Written in order of arrival, in small transactions.
-    Record(RunEvent),
+    Record(#[serde(with = "as_json")] RunEvent),
     /// From whoever ends the run: answers when everything recorded before is written. Repeatable.
     Flush(Reply<()>),
 }
+
+greenroom_core::local_message!(JournalMessage);
 
 /// Something that happened. Dates are added by the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -185,4 +189,21 @@ pub enum RunEvent {
         /// What.
         text: String,
     },
+}
+
+/// An event names its kind beside its fields, which only a format that describes itself can read back.
+mod as_json {
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::RunEvent;
+
+    pub(super) fn serialize<S: Serializer>(event: &RunEvent, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&serde_json::to_string(event).map_err(S::Error::custom)?)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunEvent, D::Error> {
+        serde_json::from_str(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{LeaseId, RolloutId};
 
 /// Messages to a SandboxPool.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum SandboxPoolMessage {
     /// From an AgentLoop: one box for one rollout, warm if there is one, else made now. Not repeatable: every success is
     /// another box. A claim that is abandoned by its asker gives the box back by itself.
@@ -18,6 +18,8 @@ pub enum SandboxPoolMessage {
     /// From the run's end: destroy the warm boxes, refuse further claims, answer when nothing is left.
     Drain(Reply<()>),
 }
+
+greenroom_core::local_message!(SandboxPoolMessage);
 
 /// What is claimed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +33,7 @@ pub struct ClaimLease {
 }
 
 /// A claimed box.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClaimedLease {
     /// Its identity.
     pub lease: LeaseId,
@@ -48,7 +50,7 @@ pub struct ClaimedLease {
 }
 
 /// Messages to a SandboxLease. All from the AgentLoop that holds it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum SandboxLeaseMessage {
     /// Run one command. Not repeatable. Asked with a deadline later than the command's own time-out.
     Exec(ExecRequest, Reply<Result<ExecOutcome, SandboxFailure>>),
@@ -61,6 +63,8 @@ pub enum SandboxLeaseMessage {
     /// Destroy the box; answers when nothing of it is left. Repeatable; also happens when the lease's holder is gone.
     Release(Reply<()>),
 }
+
+greenroom_core::local_message!(SandboxLeaseMessage);
 
 /// The shell that runs a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,11 +7,12 @@ use crate::rollout::Sample;
 use crate::{GroupId, RolloutId, Step, WeightVersion};
 
 /// Messages to the Trainer. All from the Conductor. The trainer works on one at a time, in order.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum TrainerMessage {
     /// One optimizer step on these groups. Not repeatable without a `Load` before.
     Train(TrainBatch, Reply<Result<TrainReport, TrainerFailure>>),
-    /// A warm start by supervised learning. Not repeatable without a `Load` before.
+    /// A warm start by supervised learning. Not repeatable without a `Load` before. When nobody waits for the answer any
+    /// more it stops at its next optimizer step.
     WarmStart(WarmStart, Reply<Result<WarmStartReport, TrainerFailure>>),
     /// Write the weights as a Hugging Face directory (atomically: it exists only when complete). Repeatable.
     Export(ExportWeights, Reply<Result<(), TrainerFailure>>),
@@ -22,6 +23,8 @@ pub enum TrainerMessage {
     /// How it stands; answered at once, also during a step.
     Status(Reply<TrainerStatus>),
 }
+
+greenroom_core::local_message!(TrainerMessage);
 
 /// The rollouts of one group that may be trained on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -103,9 +106,9 @@ pub struct WarmStart {
 pub struct WarmStartReport {
     /// Optimizer steps.
     pub steps: u32,
-    /// Mean loss of the first pass, nats per token.
+    /// Mean loss of the first tenth of the steps (at least one), nats per token.
     pub first_loss: f32,
-    /// Mean loss of the last pass.
+    /// Mean loss of the last tenth.
     pub last_loss: f32,
     /// Tokens learnt from, all passes.
     pub tokens: u64,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::WeightVersion;
 
 /// Messages to the WeightPublisher. From the Conductor.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum WeightPublisherMessage {
     /// Make this version available to every receiver: write it, full or as a delta against the last acknowledged
     /// version, commit marker last. Repeatable: a committed version is not written again.
@@ -24,8 +24,10 @@ pub enum WeightPublisherMessage {
     Status(Reply<PublisherStatus>),
 }
 
+greenroom_core::local_message!(WeightPublisherMessage);
+
 /// Messages to a WeightReceiver. From the Conductor.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum WeightReceiverMessage {
     /// Bring the local checkpoint to this version: verify what is there, fetch what is missing, apply, verify, commit.
     /// Done before any engine pauses. Repeatable: an applied version is verified and answered.
@@ -33,6 +35,8 @@ pub enum WeightReceiverMessage {
     /// What it holds.
     Status(Reply<ReceiverStatus>),
 }
+
+greenroom_core::local_message!(WeightReceiverMessage);
 
 /// A version to be published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

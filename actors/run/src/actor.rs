@@ -89,6 +89,8 @@ pub enum ConductorInput {
     Tick,
 }
 
+greenroom_core::local_message!(ConductorInput);
+
 impl From<ConductorMessage> for ConductorInput {
     fn from(message: ConductorMessage) -> Self {
         Self::Message(message)

@@ -21,6 +21,8 @@ pub enum JournalInput {
     Flush,
 }
 
+greenroom_core::local_message!(JournalInput);
+
 impl From<JournalMessage> for JournalInput {
     fn from(message: JournalMessage) -> Self {
         Self::Message(message)

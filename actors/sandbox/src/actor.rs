@@ -65,6 +65,8 @@ pub enum PoolMessage {
     Report(PoolReport),
 }
 
+greenroom_core::local_message!(PoolMessage);
+
 /// What a task or a lease of the pool reports.
 pub enum PoolReport {
     /// Something happened.

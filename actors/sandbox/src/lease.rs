@@ -55,6 +55,8 @@ pub enum LeaseMessage {
     Destroyed(Result<(), SandboxError>),
 }
 
+greenroom_core::local_message!(LeaseMessage);
+
 impl From<SandboxLeaseMessage> for LeaseMessage {
     fn from(message: SandboxLeaseMessage) -> Self {
         Self::Protocol(message)

@@ -239,6 +239,8 @@ pub enum TrainerInput {
     Crashed,
 }
 
+greenroom_core::local_message!(TrainerInput);
+
 impl From<TrainerMessage> for TrainerInput {
     fn from(message: TrainerMessage) -> Self {
         Self::Message(message)

@@ -46,15 +46,16 @@ pub(crate) fn with_libtorch<'a>(command: &'a mut Command, libtorch: &Libtorch) -
     command
 }
 
-/// Builds the `greenroom` binary and says where it is.
+/// Builds the `greenroom` binary, with the small helper of sandboxes beside it, and says where it is.
 pub(crate) fn build_greenroom(libtorch: &Libtorch) -> anyhow::Result<PathBuf> {
     let mut build = command();
     build.args([
         "build",
-        "--package",
-        "greenroom",
-        "--bin",
-        "greenroom",
+        "--package=greenroom",
+        "--bin=greenroom",
+        // the helper could be greenroom itself, but a start of that loads all of libtorch
+        "--package=greenroom-sandbox",
+        "--bin=greenroom-box",
         "--message-format",
         "json-render-diagnostics",
     ]);

@@ -75,6 +75,8 @@ pub enum EnginePoolInput {
     Stopped(Reply<()>),
 }
 
+greenroom_core::local_message!(EnginePoolInput);
+
 impl From<EnginePoolMessage> for EnginePoolInput {
     fn from(message: EnginePoolMessage) -> Self {
         Self::Asked(message)

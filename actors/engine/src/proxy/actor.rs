@@ -69,6 +69,8 @@ pub enum EngineProxyInput {
     Tick(u64),
 }
 
+greenroom_core::local_message!(EngineProxyInput);
+
 impl From<EngineProxyMessage> for EngineProxyInput {
     fn from(message: EngineProxyMessage) -> Self {
         Self::Asked(message)

@@ -287,7 +287,7 @@ impl Fleet {
     pub fn generate_later(
         &self,
         request: GenerateRequest,
-    ) -> tokio::sync::oneshot::Receiver<Result<GenerateOutcome, EngineFailure>> {
+    ) -> greenroom_core::Answer<Result<GenerateOutcome, EngineFailure>> {
         let (reply, answer) = greenroom_core::Reply::channel();
         self.pool.cast(EnginePoolMessage::Generate(request, reply)).unwrap();
         answer

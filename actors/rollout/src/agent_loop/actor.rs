@@ -33,6 +33,8 @@ pub enum AgentLoopMessage {
     Play,
 }
 
+greenroom_core::local_message!(AgentLoopMessage);
+
 impl Actor for AgentLoop {
     type Msg = AgentLoopMessage;
     type State = AgentLoopArguments;

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use greenroom_core::{Address, AskError, Deadline, Reply, ask};
+use greenroom_core::{Address, Answer, AskError, Deadline, Reply, ask};
 use greenroom_messages::rollout::{InfraFailure, InfraKind};
 use greenroom_messages::sandbox::{
     ClaimLease, ClaimedLease, ExecOutcome, ExecRequest, SandboxFailure, SandboxFile, SandboxLeaseMessage,
     SandboxPoolMessage, Shell,
 };
-use tokio::sync::oneshot;
 
 /// How much later than the work's own time-out a question to the sandbox is given up.
 const ANSWER_GRACE_MS: u64 = 30_000;
@@ -32,13 +31,13 @@ pub(super) struct HeldBox {
 }
 
 struct PendingClaim {
-    answer: oneshot::Receiver<Result<ClaimedLease, SandboxFailure>>,
+    answer: Answer<Result<ClaimedLease, SandboxFailure>>,
 }
 
 impl Drop for PendingClaim {
     fn drop(&mut self) {
         self.answer.close();
-        if let Ok(Ok(claimed)) = self.answer.try_recv() {
+        if let Some(Ok(Ok(claimed))) = self.answer.try_recv() {
             drop(HeldBox::new(&claimed, None));
         }
     }

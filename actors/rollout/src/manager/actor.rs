@@ -112,6 +112,8 @@ pub enum RolloutManagerInput {
     LoopEnded(ActorId, String),
 }
 
+greenroom_core::local_message!(RolloutManagerInput);
+
 impl From<RolloutManagerMessage> for RolloutManagerInput {
     fn from(message: RolloutManagerMessage) -> Self {
         Self::Message(message)
