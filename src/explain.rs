@@ -48,6 +48,7 @@ pub fn pages() -> Vec<&'static ErrorPage> {
         greenroom_rollout::GRADING_ERRORS,
         greenroom_rollout::MAKE_ERRORS,
         greenroom_engine::ERRORS,
+        greenroom_identity::ERRORS,
         greenroom_sandbox::ERRORS,
         greenroom_tokens::ERRORS,
         greenroom_weights::ERRORS,

@@ -92,6 +92,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ("greenroom-messages", &["greenroom-core"]),
     ("greenroom-tokens", &["greenroom-core"]),
     ("greenroom-engine", &["greenroom-core", "greenroom-messages"]),
+    ("greenroom-identity", &["greenroom-core"]),
     ("greenroom-rollout", &["greenroom-core", "greenroom-messages", "greenroom-tokens"]),
     ("greenroom-run", &["greenroom-core", "greenroom-messages"]),
     ("greenroom-sandbox", &["greenroom-core", "greenroom-messages"]),
