@@ -4,9 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+/// What the exit status tells, of all commands.
+const EXIT_STATUSES: &str = "Exit status: 0 when all went well, 1 after an error (its code is explained by `greenroom explain \
+                             CODE`), 2 when the command line itself is wrong, 3 when a run was stopped and can go on.";
+
 /// Agentic reinforcement learning of language models on your own machines.
 #[derive(Parser)]
-#[command(name = "greenroom", version, propagate_version = true)]
+#[command(name = "greenroom", version, propagate_version = true, after_help = EXIT_STATUSES)]
 pub(crate) struct Cli {
     /// Say more: -v, -vv, -vvv.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -18,6 +22,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run everything on this machine: roll out, train, publish.
+    #[command(after_help = EXIT_STATUSES)]
     Up(Up),
     /// Show the configuration.
     Config {
@@ -45,10 +50,10 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Layers {
-    /// A TOML file; may be given several times, later ones win.
+    /// A TOML file; may be given several times, later ones win. `greenroom config show` lists every key.
     #[arg(short, long)]
     pub(crate) config: Vec<PathBuf>,
-    /// One value, such as run.steps=10; may be given several times.
+    /// One value, such as run.steps=10; may be given several times, and wins over files and environment.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }
@@ -63,7 +68,8 @@ pub(crate) struct Up {
     /// The directory of all runs.
     #[arg(long, default_value = "runs")]
     pub(crate) runs: PathBuf,
-    /// Go on with a run that was stopped or lost; its own configuration is taken unless --config is given.
+    /// Go on with a run that was stopped or lost; its own configuration is taken unless --config is given. Tasks, model and
+    /// seed must be those that it was begun with.
     #[arg(long)]
     pub(crate) resume: bool,
 }

@@ -6,7 +6,7 @@ use greenroom_core::ErrorPage;
 pub const ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0901",
-        cause: "the configuration has unknown keys, values of the wrong kind, or contradictions",
+        cause: "the configuration cannot be read, or has unknown keys, values of the wrong kind, or contradictions",
         remedy: "each line names the key and what would be right; `greenroom config show --origin` shows where values come from",
     },
     ErrorPage {
@@ -33,6 +33,31 @@ pub const ERRORS: &[ErrorPage] = &[
         code: "GR0906",
         cause: "a run's name is a directory below --runs and part of each weight version, and the given one cannot be both",
         remedy: "use at most 100 letters, digits, dots, underscores and hyphens, beginning with a letter or digit",
+    },
+    ErrorPage {
+        code: "GR0907",
+        cause: "a file or directory that the configuration names is missing, too large, or a pipe or device instead of a file",
+        remedy: "the message names the setting, the path and what is wrong: correct the path; relative ones are below data.root",
+    },
+    ErrorPage {
+        code: "GR0908",
+        cause: "a model's directory is missing or incomplete; nothing is fetched from a model hub",
+        remedy: "give a local Hugging Face directory with config.json, tokenizer and *.safetensors; for random weights set model.init_weights = true",
+    },
+    ErrorPage {
+        code: "GR0909",
+        cause: "rollouts may become longer than the positions that the model was made for",
+        remedy: "set rollout.max_context_tokens to at most the max_position_embeddings of the model's config.json",
+    },
+    ErrorPage {
+        code: "GR0910",
+        cause: "--resume was given with other tasks, another model or tokenizer than the run was begun with, or their files have changed",
+        remedy: "resume with the inputs that the message names as saved (--resume alone takes them), or begin a new run with another --name",
+    },
+    ErrorPage {
+        code: "GR0911",
+        cause: "a text names no device",
+        remedy: "write cpu, cuda:N with the number of a GPU, or auto for the first GPU if there is one",
     },
 ];
 
@@ -64,6 +89,54 @@ pub fn pages() -> Vec<&'static ErrorPage> {
     pages
 }
 
+/// The code of an error, whichever crate it comes from; none for one that has none.
+pub fn code_of(error: &anyhow::Error) -> Option<&'static str> {
+    macro_rules! first_code {
+        ($cause:expr, $($kind:ty),+ $(,)?) => { None$(.or_else(|| $cause.downcast_ref::<$kind>().map(<$kind>::code)))+ };
+    }
+    error.chain().find_map(|cause| {
+        let found: Option<&'static str> = first_code!(
+            cause,
+            crate::StartError,
+            greenroom_run::RunError,
+            greenroom_rollout::RolloutError,
+            greenroom_rollout::dataset::make::MakeError,
+            greenroom_engine::EngineConfigError,
+            greenroom_sandbox::SandboxError,
+            greenroom_tokens::TokensError,
+            greenroom_weights::WeightsError,
+        );
+        #[cfg(feature = "torch")]
+        let found = found.or_else(|| {
+            first_code!(
+                cause,
+                greenroom_trainer::TrainerError,
+                greenroom_policy::PolicyError,
+                greenroom_policy::server::ServerError
+            )
+        });
+        found.or_else(|| {
+            // these say their codes themselves, or have only one
+            let is_faults = cause.is::<greenroom_core::FaultPlanError>();
+            is_faults.then_some("GR0006").or_else(|| cause.is::<crate::config::ConfigError>().then_some("GR0901"))
+        })
+    })
+}
+
+/// An error in words: its code, what happened, and a line for each further problem.
+pub fn in_words(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let coded = match code_of(error) {
+        Some(code) if !text.contains(code) => format!("{code}: {text}"),
+        _ => text,
+    };
+    // a line that begins at the margin would be taken for the next error
+    let lines = coded.lines().enumerate();
+    let indented =
+        lines.map(|(number, line)| if number == 0 { line.to_owned() } else { format!("  {}", line.trim_start()) });
+    indented.collect::<Vec<_>>().join("\n")
+}
+
 /// The page of one code.
 pub fn page(code: &str) -> Option<&'static ErrorPage> {
     pages().into_iter().find(|page| page.code.eq_ignore_ascii_case(code))
@@ -85,5 +158,20 @@ mod tests {
             assert!(!page.cause.is_empty() && !page.remedy.is_empty(), "{}", page.code);
         }
         assert_eq!(page("gr0901").map(|page| page.code), Some("GR0901"));
+    }
+
+    #[test]
+    fn an_error_of_any_crate_is_told_with_its_code_and_once() {
+        let told = |error: anyhow::Error| in_words(&error);
+        let path = std::path::PathBuf::from("/x");
+        let no_run = greenroom_run::RunError::NoRun { path: path.clone() };
+        assert_eq!(told(no_run.into()), "GR0203: /x holds no run to resume");
+        let data = greenroom_rollout::RolloutError::DatasetInvalid { problems: vec!["a:1: b".into(), "a:2: c".into()] };
+        assert_eq!(told(anyhow::Error::from(data).context("data.train")), "GR0302: data.train: a:1: b\n  a:2: c");
+        let config = crate::config::ConfigError { problems: vec!["x".into()] };
+        assert_eq!(told(config.into()), "GR0901: the configuration is wrong\n  x");
+        assert_eq!(told(anyhow::anyhow!("GR0207: y")), "GR0207: y");
+        let start = crate::StartError::Device { setting: "--device".into(), text: "gpu".into() };
+        assert_eq!(told(start.into()), "GR0911: --device is \"gpu\": write cpu, cuda:N (such as cuda:0) or auto");
     }
 }

@@ -7,8 +7,12 @@
 //! the actors and speak to them with the same messages ([`messages`]).
 
 pub mod config;
+mod error;
 pub mod explain;
+mod files;
 pub mod up;
+
+pub use error::StartError;
 
 pub use greenroom_core as core;
 pub use greenroom_engine as engine;

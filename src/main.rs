@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match commands::run(arguments.command, &log_file) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", greenroom::explain::in_words(&error));
             ExitCode::FAILURE
         }
     }

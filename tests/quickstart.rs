@@ -33,6 +33,7 @@ const SUMMARY: &[&str] = &[
     "weight_versions",
     "tokens_trained",
     "tokens_generated",
+    "warnings",
 ];
 const ROLLOUTS: &[&str] = &["completed", "truncated", "stale", "cancelled", "infra_failed"];
 
@@ -60,9 +61,10 @@ fn a_small_quickstart_completes_passes_its_check_and_sums_up_what_is_promised() 
     assert_eq!(summary, serde_json::from_slice::<Value>(&output.stdout).unwrap(), "stdout is the summary");
     assert_eq!(keys(&summary), SUMMARY.iter().copied().collect());
     assert_eq!(keys(&summary["rollouts"]), ROLLOUTS.iter().copied().collect());
-    for key in SUMMARY.iter().filter(|key| **key != "rollouts") {
+    for key in SUMMARY.iter().filter(|key| !["rollouts", "warnings"].contains(*key)) {
         assert!(summary[key].is_number(), "{key} is {}", summary[key]);
     }
+    assert!(summary["warnings"].is_array(), "{summary:#}");
     assert_eq!(summary["steps"], STEPS);
     assert_eq!(summary["weight_versions"], STEPS + 1, "the initial version and one a step");
     for failed in ["stale", "cancelled", "infra_failed"] {
@@ -89,6 +91,9 @@ fn a_small_quickstart_completes_passes_its_check_and_sums_up_what_is_promised() 
 }
 
 fn a_complete_run_is_not_begun_again(run: &Run, summary: &Value) {
+    let resumed = succeed(&mut run.resume());
+    assert!(text(&resumed.stderr).contains("is complete"), "{}", text(&resumed.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&resumed.stdout).unwrap(), *summary);
     let again = finish(&mut run.begin());
     assert!(!again.status.success());
     let log = text(&again.stderr);

@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests
 
+use std::collections::BTreeMap;
 use std::process::Command;
 
-use greenroom::config::{Layers, load};
+use greenroom::config::{EXAMPLE_VARIABLES, Layers, load};
 use greenroom::rollout::Dataset;
 
 const README: &str = include_str!("../README.md");
@@ -73,4 +74,54 @@ fn every_file_that_the_layout_names_is_there() {
             }
         }
     }
+}
+
+/// The first cells of the table with this head.
+fn table(head: &str) -> Vec<Vec<&'static str>> {
+    let rows = README.split(head).nth(1).unwrap_or_else(|| panic!("there is no table {head}"));
+    let rows = rows.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
+}
+
+#[test]
+fn the_examples_variables_are_those_that_are_understood() {
+    let ticked = |cell: &'static str| cell.split('`').nth(1).unwrap_or_default();
+    let shown: BTreeMap<&str, &str> =
+        table("| variable | key |").into_iter().map(|row| (ticked(row[0]), ticked(row[1]))).collect();
+    let known: BTreeMap<&str, &str> = EXAMPLE_VARIABLES.iter().map(|variable| (variable.name, variable.key)).collect();
+    assert_eq!(shown, known);
+    for row in table("| variable | key |") {
+        let variable = EXAMPLE_VARIABLES.iter().find(|variable| variable.name == ticked(row[0])).unwrap();
+        let says_scaled = row[1].contains("seconds") || row[1].contains("likewise");
+        assert_eq!(says_scaled, variable.scale != 1, "{row:?}");
+    }
+    // each key takes what its variable gives
+    for variable in EXAMPLE_VARIABLES {
+        let text = match variable.name {
+            "SLIME_MODE" => "train_async",
+            "WEIGHT_MODE" => "full",
+            _ => "1",
+        };
+        let environment = vec![(variable.name.to_owned(), text.to_owned())];
+        let loaded = load(&Layers { environment, ..Layers::default() }).unwrap_or_else(|error| panic!("{error}"));
+        let origin = format!("# {}", variable.name);
+        let origins = loaded.with_origins();
+        let line = origins.lines().find(|line| line.starts_with(&format!("{} = ", variable.key)));
+        assert!(line.is_some_and(|line| line.ends_with(&origin)), "{}: {line:?}", variable.name);
+    }
+}
+
+#[test]
+fn the_exit_statuses_are_in_the_help_and_as_the_table_says() {
+    let shown: Vec<&str> = table("| exit status | of `greenroom` |").into_iter().map(|row| row[0]).collect();
+    assert_eq!(shown, ["0", "1", "2", "3"]);
+    let run = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_greenroom")).args(arguments).output().unwrap();
+    for arguments in [&["--help"][..], &["up", "--help"]] {
+        let help = run(arguments);
+        let text = String::from_utf8_lossy(&help.stdout).into_owned();
+        assert!(help.status.success() && shown.iter().all(|status| text.contains(status)), "{text}");
+    }
+    assert_eq!(run(&["explain", "GR0202"]).status.code(), Some(0));
+    assert_eq!(run(&["explain", "GR9999"]).status.code(), Some(1));
+    assert_eq!(run(&["up"]).status.code(), Some(2));
 }

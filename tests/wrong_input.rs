@@ -50,42 +50,53 @@ fn change_task(folder: &Path, data: &Path, change: fn(&mut serde_json::Value)) {
     fs::write(folder.join("rl.jsonl"), format!("{row}\n")).unwrap();
 }
 
+/// A link to a device that never ends, under a name that should be a file's.
+fn endless(folder: &Path, name: &str) {
+    std::os::unix::fs::symlink("/dev/zero", folder.join(name)).unwrap();
+}
+
 const CASES: &[Case] = &[
     Case {
         name: "an unknown key",
         settings: &["run.stepz=3"],
         make: nothing,
-        words: &["GR0901", "run.stepz", "did you mean steps"],
+        words: &["GR0901", "run.stepz", "did you mean run.steps?", "from --set run.stepz"],
     },
     Case {
         name: "a wrong type",
         settings: &["run.steps=many"],
         make: nothing,
-        words: &["GR0901", "run.steps must be a whole number", "\"many\""],
+        words: &["GR0901", "run.steps must be a whole number", "\"many\"", "from --set run.steps"],
+    },
+    Case {
+        name: "a word that is none of the right ones",
+        settings: &["run.schedule=asink"],
+        make: nothing,
+        words: &["GR0901", "run.schedule must be one of \"sync\", \"async\", but is \"asink\""],
     },
     Case {
         name: "a value that cannot be",
         settings: &["run.samples_per_group=1"],
         make: nothing,
-        words: &["GR0901", "run.samples_per_group", "at least 2"],
+        words: &["GR0901", "run.samples_per_group", "at least 2", "(1, from --set run.samples_per_group)"],
     },
     Case {
         name: "a missing tokenizer",
         settings: &["model.dir={folder}/policy"],
         make: |folder, data| without("tokenizer.json", folder, data),
-        words: &["policy/tokenizer.json", "missing"],
+        words: &["GR0370", "policy/tokenizer.json", "missing"],
     },
     Case {
         name: "a missing model configuration",
         settings: &["model.dir={folder}/policy"],
         make: |folder, data| without("config.json", folder, data),
-        words: &["policy/config.json"],
+        words: &["GR0908", "policy/config.json"],
     },
     Case {
         name: "missing weights",
         settings: &["model.dir={folder}/policy"],
         make: |folder, data| without("model.safetensors", folder, data),
-        words: &["{folder}/policy", "safetensors"],
+        words: &["GR0908", "{folder}/policy", "safetensors", "model.init_weights = true"],
     },
     Case {
         name: "truncated weights",
@@ -107,70 +118,145 @@ const CASES: &[Case] = &[
         words: &["policy/model.safetensors"],
     },
     Case {
+        name: "weights without end",
+        settings: &["model.dir={folder}/policy"],
+        make: |folder, data| {
+            without("model.safetensors", folder, data);
+            endless(folder, "policy/model.safetensors");
+        },
+        words: &["GR0907", "policy/model.safetensors", "a device"],
+    },
+    Case {
+        name: "a template without end",
+        settings: &["model.dir={folder}/policy"],
+        make: |folder, data| {
+            copy_policy(folder, data);
+            let _ = fs::remove_file(folder.join("policy/chat_template.jinja"));
+            endless(folder, "policy/chat_template.jinja");
+        },
+        words: &["GR0907", "policy/chat_template.jinja", "a device"],
+    },
+    Case {
         name: "no such model",
         settings: &["model.dir={folder}/nowhere"],
         make: nothing,
-        words: &["{folder}/nowhere"],
+        words: &["GR0908", "{folder}/nowhere", "no such directory"],
+    },
+    Case {
+        name: "a model's name on a hub",
+        settings: &["model.dir=Qwen/Qwen3-0.6B"],
+        make: nothing,
+        words: &["GR0908", "Qwen/Qwen3-0.6B", "nothing is fetched from hubs", "path of its directory"],
+    },
+    Case {
+        name: "rollouts longer than the model can read",
+        settings: &["rollout.max_context_tokens=2048"],
+        make: nothing,
+        words: &["GR0909", "rollout.max_context_tokens is 2048", "max_position_embeddings is 1024", "at most 1024"],
     },
     Case {
         name: "a missing data file",
         settings: &["data.train={folder}/nowhere.jsonl"],
         make: nothing,
-        words: &["{folder}/nowhere.jsonl", "cannot be read", "JSONL"],
+        words: &["GR0907", "data.train", "{folder}/nowhere.jsonl", "cannot be read", "JSONL"],
+    },
+    Case {
+        name: "a data file without end",
+        settings: &["data.train=/dev/zero"],
+        make: nothing,
+        words: &["GR0907", "data.train /dev/zero", "a device"],
+    },
+    Case {
+        name: "a pipe that nobody writes into",
+        settings: &["data.held_out={folder}/pipe"],
+        make: |folder, _| {
+            assert!(Command::new("mkfifo").arg(folder.join("pipe")).status().unwrap().success());
+        },
+        words: &["GR0907", "data.held_out {folder}/pipe", "a pipe"],
     },
     Case {
         name: "a row that is no JSON",
         settings: &["data.train={folder}/rl.jsonl"],
         make: |folder, _| fs::write(folder.join("rl.jsonl"), "{\n").unwrap(),
-        words: &["rl.jsonl:1", "not JSON"],
+        words: &["GR0302", "data.train", "rl.jsonl:1", "not JSON"],
+    },
+    Case {
+        name: "two rows that are no JSON",
+        settings: &["data.train={folder}/rl.jsonl"],
+        make: |folder, _| fs::write(folder.join("rl.jsonl"), "{\n[\n").unwrap(),
+        words: &["GR0302", "rl.jsonl:1", "rl.jsonl:2"],
     },
     Case {
         name: "an empty data file",
         settings: &["data.train={folder}/rl.jsonl"],
         make: |folder, _| fs::write(folder.join("rl.jsonl"), "").unwrap(),
-        words: &["rl.jsonl"],
+        words: &["GR0302", "rl.jsonl"],
     },
     Case {
         name: "a task with no tests",
         settings: &["data.train={folder}/rl.jsonl"],
         make: |folder, data| change_task(folder, data, |row| row["metadata"]["FAIL_TO_PASS"] = serde_json::json!([])),
-        words: &["rl.jsonl:1", "no FAIL_TO_PASS tests", "add them"],
+        words: &["GR0302", "rl.jsonl:1", "no FAIL_TO_PASS tests", "add them"],
     },
     Case {
         name: "an unknown image",
         settings: &["data.train={folder}/rl.jsonl"],
         make: |folder, data| change_task(folder, data, |row| row["metadata"]["image"] = "atlantis".into()),
-        words: &["GR0905", "atlantis", "data.images"],
+        words: &["GR0905", "not configured: atlantis", "data.images"],
+    },
+    Case {
+        name: "a task that names no image",
+        settings: &["data.train={folder}/rl.jsonl"],
+        make: |folder, data| {
+            change_task(folder, data, |row| {
+                let metadata = row["metadata"].as_object_mut().unwrap();
+                metadata.remove("image");
+                metadata.remove("pool");
+            });
+        },
+        words: &["GR0905", "names no image", "data.images.default"],
     },
     Case {
         name: "missing images",
         settings: &["data.images_dir={folder}/nowhere"],
         make: nothing,
-        words: &["data.images_dir", "{folder}/nowhere"],
+        words: &["GR0907", "data.images_dir {folder}/nowhere", "one directory for each image"],
     },
     Case {
         name: "missing demonstrations",
         settings: &["data.demonstrations={folder}/nowhere.jsonl"],
         make: nothing,
-        words: &["{folder}/nowhere.jsonl", "cannot be read"],
+        words: &["GR0907", "data.demonstrations {folder}/nowhere.jsonl", "cannot be read"],
     },
     Case {
         name: "a demonstration that is none",
         settings: &["data.demonstrations={folder}/sft.jsonl"],
         make: |folder, _| fs::write(folder.join("sft.jsonl"), "{\"messages\": 3}\n").unwrap(),
-        words: &["sft.jsonl:1"],
+        words: &["GR0302", "data.demonstrations", "sft.jsonl:1"],
     },
     Case {
         name: "a missing agent file",
         settings: &["agent.file={folder}/agent.yaml"],
         make: nothing,
-        words: &["agent.file", "{folder}/agent.yaml"],
+        words: &["GR0907", "agent.file {folder}/agent.yaml", "config/agent/default.yaml"],
+    },
+    Case {
+        name: "an agent file without end",
+        settings: &["agent.file=/dev/zero"],
+        make: nothing,
+        words: &["GR0907", "agent.file /dev/zero", "a device"],
+    },
+    Case {
+        name: "an agent file that is too large",
+        settings: &["agent.file={folder}/agent.yaml"],
+        make: |folder, _| fs::File::create(folder.join("agent.yaml")).unwrap().set_len(1 << 40).unwrap(),
+        words: &["GR0907", "agent.file", "1099511627776 bytes", "at most"],
     },
     Case {
         name: "an agent file that is no YAML",
         settings: &["agent.file={folder}/agent.yaml"],
         make: |folder, _| fs::write(folder.join("agent.yaml"), "agent: [").unwrap(),
-        words: &["{folder}/agent.yaml"],
+        words: &["GR0310", "{folder}/agent.yaml"],
     },
     Case {
         name: "an agent file with a bad template",
@@ -181,7 +267,7 @@ const CASES: &[Case] = &[
             let broken = sound.replace("{{ task }}", "{{ task").replace("{{task}}", "{{task");
             fs::write(folder.join("agent.yaml"), broken).unwrap();
         },
-        words: &["{folder}/agent.yaml", "template"],
+        words: &["GR0312", "{folder}/agent.yaml", "template"],
     },
     Case {
         name: "no engine",
@@ -193,30 +279,37 @@ const CASES: &[Case] = &[
         name: "an engine's address that is none",
         settings: &["engine.embedded.count=0", "engine.external.e.url=nonsense"],
         make: nothing,
-        words: &["nonsense", "http"],
+        words: &["GR0901", "engine.external.e.url", "nonsense", "http"],
     },
     Case {
         name: "an engine's port that is none",
         settings: &["engine.embedded.count=0", "engine.external.e.url=http://127.0.0.1:99999"],
         make: nothing,
-        words: &["127.0.0.1:99999"],
+        words: &["GR0901", "engine.external.e.url", "127.0.0.1:99999", "http://HOST:PORT"],
     },
     Case {
         name: "an unknown device",
-        settings: &["engine.embedded.device=abacus"],
+        settings: &["engine.embedded.device=abacus", "trainer.device=slide-rule"],
         make: nothing,
-        words: &["abacus", "cpu"],
+        words: &["GR0901", "engine.embedded.device is \"abacus\"", "trainer.device", "slide-rule", "cpu"],
     },
     Case {
         name: "a run directory below a file",
         settings: &[],
         make: |folder, _| fs::write(folder.join("runs"), "a file").unwrap(),
-        words: &["{folder}/runs/run", "Not a directory"],
+        words: &["GR0204", "{folder}/runs/run", "Not a directory"],
     },
 ];
 
 fn place_of(case: &Case, folder: &Path) -> PathBuf {
     if case.name == "a run directory below a file" { folder.join("runs") } else { folder.join("own") }
+}
+
+fn has_code(line: &str) -> bool {
+    line.match_indices("GR").any(|(at, _)| {
+        let code = line.get(at..at + 6).unwrap_or_default();
+        greenroom::explain::page(code).is_some()
+    })
 }
 
 /// Runs a command that must fail, and checks how it does so. The error is one line, or one and a line for each problem.
@@ -231,6 +324,7 @@ fn assert_refused(name: &str, command: &mut Command, words: &[String]) -> String
     let is_clear = from_error.first().is_some_and(|line| line.len() > "error: ".len())
         && from_error.iter().skip(1).all(|line| line.starts_with("  "));
     assert!(is_clear, "{name} must say one thing, and nothing after it:\n{said}");
+    assert!(has_code(from_error[0]), "{name} has no code to be explained:\n{said}");
     for word in words {
         assert!(from_error.iter().any(|line| line.contains(word.as_str())), "{name}: {word:?} is missing in\n{said}");
     }
@@ -277,18 +371,58 @@ fn a_file_that_is_no_toml_is_named_with_its_line() {
 
 #[test]
 fn every_problem_is_told_at_once() {
-    let run = Run::new(&["run.stepz=3", "sed=1", "rollout.max_turns=2.5", "trainer.loss.klip=1"]);
-    let words = ["run.stepz", "sed", "rollout.max_turns", "trainer.loss.klip"].map(str::to_owned);
-    assert_refused("four problems", &mut run.begin(), &words);
+    let wrong = [
+        "run.stepz=3",
+        "sed=1",
+        "rollout.max_turns=2.5",
+        "trainer.loss.klip=1",
+        "weights.mode=most",
+        "rollout.top_p=7",
+        "engine.embedded.device=gpu",
+    ];
+    let run = Run::new(&wrong);
+    let words = wrong.map(|setting| setting.split('=').next().unwrap().to_owned());
+    assert_refused("problems of every kind", &mut run.begin(), &words);
+}
+
+/// Wrong input of the other commands.
+#[test]
+fn other_commands_refuse_in_the_same_way() {
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["engine", "--model", "Qwen/Qwen3-0.6B"], &["GR0908", "--model", "Qwen/Qwen3-0.6B", "hubs"]),
+        (&["engine", "--model", "/nowhere"], &["GR0908", "--model /nowhere"]),
+        (&["engine", "--model", "{data}/policy", "--device", "gpu"], &["GR0911", "--device is \"gpu\"", "cuda:N"]),
+        (&["dataset", "check", "/dev/zero"], &["GR0907", "/dev/zero", "a device"]),
+        (&["dataset", "check", "/nowhere.jsonl"], &["GR0907", "/nowhere.jsonl"]),
+        (&["config", "show", "--config", "/dev/zero"], &["GR0901", "/dev/zero", "a device"]),
+        (&["config", "show", "--set", "run.stepz=1"], &["GR0901", "did you mean run.steps?"]),
+        (&["check", "/nowhere/mine"], &["GR0203", "/nowhere/mine"]),
+        (&["up", "--name", "../x"], &["GR0906", "../x"]),
+        (
+            &["up", "--name", "mine", "--runs", "/nowhere", "--resume"],
+            &["GR0203", "/nowhere/mine", "no run in /nowhere"],
+        ),
+    ];
+    let data = support::data();
+    for (arguments, words) in cases {
+        let arguments = arguments.iter().map(|text| text.replace("{data}", &data.display().to_string()));
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        assert_refused("another command", greenroom().args(arguments), &words);
+    }
 }
 
 /// A refused try is no obstacle, an existing run is, and a damaged one is told from a sound one. The run itself is made
-/// once, of one step.
+/// once, of one step; it is begun with relative paths, and gone on with from another directory.
 #[test]
 fn an_existing_run_is_neither_overwritten_nor_guessed_at() {
-    let run = Run::new(&["run.steps=1", "run.groups_per_batch=1", "run.samples_per_group=2"]);
+    let run = Run::new(&["run.steps=1", "run.groups_per_batch=1", "run.samples_per_group=2", "data.root=."]);
+    let begin = || {
+        let mut command = run.begin();
+        command.current_dir(run.data());
+        command
+    };
     let dir = run.dir().display().to_string();
-    assert_refused("resume of nothing", &mut run.resume(), &["run".to_owned()]);
+    assert_refused("resume of nothing", &mut run.resume(), &["GR0203".to_owned(), dir.clone()]);
     assert!(!run.dir().exists());
     let mut nothing = run.resume();
     nothing.args(["--config", "config/quickstart/quickstart.toml", "--set"]);
@@ -302,17 +436,20 @@ fn an_existing_run_is_neither_overwritten_nor_guessed_at() {
     let weights = cut.path().join("policy/model.safetensors");
     fs::OpenOptions::new().write(true).open(&weights).unwrap().set_len(100_000).unwrap();
     let bad_model = format!("model.dir={}", cut.path().join("policy").display());
-    assert_refused("truncated", run.begin().args(["--set", &bad_model]), &["truncated".to_owned()]);
-    succeed(&mut run.begin());
+    assert_refused("truncated", begin().args(["--set", &bad_model]), &["truncated".to_owned()]);
+    let began = text(&succeed(&mut begin()).stderr);
+    assert!(
+        began.lines().any(|line| line == format!("the run begins in {dir}")),
+        "where it lies is said first:\n{began}"
+    );
+    assert!(began.lines().any(|line| line == format!("the run lies in {dir}")), "and last:\n{began}");
 
-    assert_refused("an existing run", &mut run.begin(), &["GR0202".to_owned(), dir.clone(), "--resume".to_owned()]);
-    let before = support::tree(&run.dir());
-    let mut changed = run.resume();
-    changed.arg("--config").arg(run.dir().join("config.toml")).args(["--set", &bad_model, "--set", "run.steps=2"]);
-    assert_refused("a resume with a bad model", &mut changed, &["truncated".to_owned()]);
-    let config = Path::new("config.toml");
-    assert!(before[config] == support::tree(&run.dir())[config], "a failed resume must not change the configuration");
-    succeed(&mut run.resume());
+    assert_refused("an existing run", &mut begin(), &["GR0202".to_owned(), dir.clone(), "--resume".to_owned()]);
+    let mut misspelt = greenroom();
+    misspelt.args(["up", "--resume", "--name", "rum", "--runs"]).arg(run.dir().parent().unwrap());
+    assert_refused("a misspelt run", &mut misspelt, &["GR0203".to_owned(), "are run".to_owned()]);
+    other_inputs_are_refused(&run, cut.path());
+    a_complete_run_says_so(&run);
 
     let damage = |name: &str, content: &[u8], words: &[&str]| {
         let file = run.dir().join(name);
@@ -324,12 +461,94 @@ fn an_existing_run_is_neither_overwritten_nor_guessed_at() {
         fs::write(&file, sound).unwrap();
     };
     damage("config.toml", b"[run\n", &["GR0901", &format!("{dir}/config.toml:1:")]);
+    damage("inputs.json", b"{", &["GR0907", &format!("{dir}/inputs.json"), "damaged"]);
     damage(
         "run.db",
         b"this is no database, whatever its name says",
         &["GR0201", &format!("{dir}/run.db"), "not a database"],
     );
-    succeed(&mut run.resume());
+    // with more to do it goes on, and is complete then
+    succeed(run.resume().args(["--set", "run.steps=2"]));
+    assert_eq!(run.metrics().len(), 2);
+    a_complete_run_says_so(&run);
+}
+
+/// What the run was begun with, by content; `folder` holds a model with other weights. The run has more to do, so that it
+/// would go on if it were let.
+fn other_inputs_are_refused(run: &Run, folder: &Path) {
+    let data = run.data();
+    let tokenizer = tempfile::tempdir().unwrap();
+    copy_policy(tokenizer.path(), data);
+    fs::write(tokenizer.path().join("policy/chat_template.jinja"), "{{ messages }}").unwrap();
+    fs::copy(data.join("coins.jsonl"), folder.join("moved.jsonl")).unwrap();
+    let config = fs::read(run.dir().join("config.toml")).unwrap();
+    let model = |folder: &Path| format!("model.dir={}", folder.join("policy").display());
+    let saved_model = format!("saved is {}", data.join("policy").display());
+    let saved_data = format!("saved is {}", data.join("coins.jsonl").display());
+    let cases: &[(String, &[&str])] = &[
+        (model(folder), &["model.dir: ", &saved_model, "given is "]),
+        (model(tokenizer.path()), &["model.dir (tokenizer): ", &saved_model]),
+        ("data.train=rl.jsonl".to_owned(), &["data.train: ", &saved_data, "rl.jsonl"]),
+        ("data.held_out=coins.jsonl".to_owned(), &["data.held_out: ", "heldout.jsonl", "coins.jsonl"]),
+    ];
+    for (setting, words) in cases {
+        let words: Vec<String> =
+            ["GR0910", "begin a new run"].iter().chain(*words).map(|word| (*word).to_owned()).collect();
+        for steps in ["run.steps=1", "run.steps=2"] {
+            assert_refused(setting, run.resume().args(["--set", setting, "--set", steps]), &words);
+        }
+    }
+    for steps in ["run.steps=1", "run.steps=2"] {
+        let words = ["GR0209", "seed 0", "seed 5"].map(str::to_owned);
+        assert_refused("another seed", run.resume().args(["--set", "seed=5", "--set", steps]), &words);
+    }
+    assert!(config == fs::read(run.dir().join("config.toml")).unwrap(), "who was refused has changed nothing");
+    let moved = format!("data.train={}", folder.join("moved.jsonl").display());
+    let same = succeed(run.resume().args(["--set", &moved]));
+    assert!(text(&same.stderr).contains("is complete"), "a file may be moved: {}", text(&same.stderr));
+}
+
+fn a_complete_run_says_so(run: &Run) {
+    let (before, epoch) = (support::tree(&run.dir()), run.epoch());
+    let output = succeed(&mut run.resume());
+    let summary = run.dir().join("summary.json");
+    assert_eq!(text(&output.stderr), format!("the run run is complete; its summary is {}\n", summary.display()));
+    assert_eq!(text(&output.stdout).trim_end(), fs::read_to_string(&summary).unwrap().trim_end());
+    assert_eq!(run.epoch(), epoch, "no process has worked on it");
+    let after = support::tree(&run.dir());
+    let is_content = |name: &&PathBuf| !name.to_string_lossy().starts_with("run.db");
+    let changed: Vec<_> =
+        before.keys().filter(is_content).filter(|name| before.get(*name) != after.get(*name)).collect();
+    assert!(changed.is_empty(), "{changed:?}");
+}
+
+/// A run belongs to the process that works on it, and to nobody when that is gone: not even to a process that has got its
+/// number since.
+#[test]
+fn a_run_is_held_by_its_process_and_not_by_a_number() {
+    let run = Run::new(&[
+        "engine.embedded.count=0",
+        "engine.external.far.url=http://127.0.0.1:9",
+        "run.update_timeout_ms=600000",
+        "run.step_retries=1",
+    ]);
+    let mut child = Run::spawn(&mut run.begin());
+    support::wait_until("the start", || run.epoch() == 1 || child.try_wait().unwrap().is_some());
+    let in_use = ["GR0208".to_owned(), run.dir().display().to_string(), format!("process {}", child.id())];
+    assert_refused("a run in use", &mut run.resume(), &in_use);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    run.assert_no_sandbox_processes();
+
+    let mut engine = greenroom();
+    engine.args(["engine", "--bind", "127.0.0.1:0", "--model"]).arg(run.data().join("policy"));
+    let mut other = Run::spawn(&mut engine);
+    fs::write(run.dir().join("run.pid"), other.id().to_string()).unwrap();
+    let goes_on = ["GR0207", "http://127.0.0.1:9"].map(str::to_owned);
+    assert_refused("a reused number", run.resume().args(["--set", "run.update_timeout_ms=1500"]), &goes_on);
+    other.kill().unwrap();
+    other.wait().unwrap();
+    run.assert_no_sandbox_processes();
 }
 
 /// Nobody listens at the engine's address: the run says so and ends within the configured times.

@@ -3,12 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use greenroom::StartError;
 use greenroom::run::{Database, check};
+use greenroom::up::RunPlace;
 
 pub(super) fn run(directory: &Path) -> anyhow::Result<ExitCode> {
     let file = directory.join("run.db");
-    if !file.exists() {
-        anyhow::bail!("GR0203: {} holds no run", directory.display());
+    if !file.is_file() {
+        return Err(no_run(directory).into());
     }
     // the database needs a clock, and a clock needs a runtime
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -28,4 +30,12 @@ pub(super) fn run(directory: &Path) -> anyhow::Result<ExitCode> {
         check::INVARIANTS.len()
     );
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The error that names what lies beside the directory that is no run.
+fn no_run(directory: &Path) -> StartError {
+    let whole = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let runs_dir = whole.parent().unwrap_or(&whole).to_owned();
+    RunPlace { runs_dir, name, resume: true }.no_run()
 }

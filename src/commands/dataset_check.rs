@@ -48,7 +48,7 @@ struct Setting {
 }
 
 pub(super) fn run(arguments: &CheckDataset) -> anyhow::Result<ExitCode> {
-    let dataset = Dataset::load(&arguments.file).map_err(|error| anyhow::anyhow!("{}: {error}", error.code()))?;
+    let dataset = greenroom::up::dataset("the file of tasks", &arguments.file)?;
     let patches = patches(&arguments.file)?;
     let config = settings(arguments)?;
     let scratch = std::env::temp_dir().join(format!("greenroom-check-{}", std::process::id()));

@@ -44,7 +44,7 @@ fn explain(code: Option<&str>) -> anyhow::Result<ExitCode> {
     };
     match greenroom::explain::page(code) {
         Some(page) => print(&format!("{}\ncause:  {}\nremedy: {}", page.code, page.cause, page.remedy)),
-        None => anyhow::bail!("{code} is no error code; `greenroom explain` lists them all"),
+        None => anyhow::bail!("{code:?} is no error code; `greenroom explain` lists them all"),
     }
 }
 

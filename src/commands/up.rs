@@ -7,7 +7,7 @@ use greenroom::config;
 use greenroom::messages::run::StopMode;
 use greenroom::run::RunEnd;
 use greenroom::up::display::Display;
-use greenroom::up::{Run, RunPlace};
+use greenroom::up::{Run, RunPlace, completed};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli;
@@ -15,26 +15,40 @@ use crate::telemetry::LogFile;
 
 /// The exit status of a run that was stopped and can be resumed.
 const STOPPED: u8 = 3;
+/// A signal within this time after another one is the same wish: a terminal and a parent process both pass a Ctrl-C on.
+const ONE_WISH: std::time::Duration = std::time::Duration::from_millis(500);
 
 pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<ExitCode> {
-    let mut layers = super::layers(&arguments.layers);
-    if arguments.resume && layers.files.is_empty() {
-        layers.files.push(arguments.runs.join(&arguments.name).join("config.toml"));
-    }
-    let config = config::load(&layers)?.config;
-    let go_on = format!("greenroom up --runs {} --name {} --resume", arguments.runs.display(), arguments.name);
     let place = RunPlace { runs_dir: arguments.runs, name: arguments.name, resume: arguments.resume };
+    // before the configuration, which would be looked for in a run that is not there
+    place.check()?;
+    let mut layers = super::layers(&arguments.layers);
+    if place.resume && layers.files.is_empty() {
+        layers.files.push(place.saved_config());
+    }
+    let config = config::load_for_run(&layers)?.config;
+    let lies = std::path::absolute(place.path())?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
+    if place.resume {
+        // the database needs a clock, and a clock needs a runtime
+        let _guard = runtime.enter();
+        if let Some(summary) = completed(&config, &place)? {
+            eprintln!("the run {} is complete; its summary is {}", place.name, lies.join("summary.json").display());
+            return super::print(&serde_json::to_string_pretty(&summary)?);
+        }
+    }
+    let go_on = format!("greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
     let end = runtime.block_on(drive(config, place, log_file))?;
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     Ok(match end {
         RunEnd::Completed(summary) => {
-            eprintln!("{}", summary.in_words());
+            eprintln!("{}\nthe run lies in {}", summary.in_words(), lies.display());
             super::print(&serde_json::to_string_pretty(&summary)?)?
         }
         RunEnd::Stopped(summary) => {
-            eprintln!("{}\nstopped; go on with --resume: {go_on}", summary.in_words());
+            eprintln!("{}\nthe run lies in {}", summary.in_words(), lies.display());
+            eprintln!("stopped; go on with --resume: {go_on}");
             ExitCode::from(STOPPED)
         }
         RunEnd::Failed(reason) => anyhow::bail!("{reason}"),
@@ -61,6 +75,15 @@ async fn drive(config: config::Config, place: RunPlace, log_file: &LogFile) -> a
             talk(words);
             // a Conductor that is gone has told the end already
             let _ = conductor.cast(greenroom::messages::run::ConductorMessage::Stop(mode));
+            let mut same_wish = std::pin::pin!(tokio::time::sleep(ONE_WISH));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut same_wish => break,
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            }
         }
     });
     let end = run.wait().await;

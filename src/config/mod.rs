@@ -8,6 +8,8 @@
 mod environment;
 mod load;
 mod problems;
+mod tree;
+mod typed;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +21,8 @@ use greenroom_sandbox::SandboxConfig;
 use greenroom_weights::WeightsConfig;
 use serde::{Deserialize, Serialize};
 
-pub use load::{ConfigError, Layers, Loaded, load};
+pub use environment::{EXAMPLE_VARIABLES, ExampleVariable};
+pub use load::{ConfigError, Layers, Loaded, load, load_for_run};
 
 /// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -168,6 +171,9 @@ fn default_in_flight() -> u32 {
     256
 }
 
+/// What is said when there is nothing to generate with.
+const NO_ENGINE: &str = "a run needs an engine";
+
 impl Config {
     /// A path of the configuration, made whole.
     pub fn path(&self, path: &Path) -> PathBuf {
@@ -177,12 +183,36 @@ impl Config {
         }
     }
 
-    /// Everything that is wrong with the values, one line each.
+    /// The same configuration for whoever reads it from another directory: relative paths are below an absolute
+    /// `data.root`, or absolute.
+    ///
+    /// # Errors
+    /// The current directory is gone.
+    pub fn with_absolute_paths(mut self) -> std::io::Result<Self> {
+        use greenroom_engine::SecretSource;
+        self.data.root = Some(match &self.data.root {
+            Some(root) => std::path::absolute(root)?,
+            None => std::env::current_dir()?,
+        });
+        let credentials = &mut self.engine.client.credentials;
+        for source in [&mut credentials.api_key, &mut credentials.admin_key] {
+            if let Some(SecretSource::File(file)) = source {
+                *file = std::path::absolute(&*file)?;
+            }
+        }
+        #[cfg(feature = "torch")]
+        if let Some(reference) = &mut self.trainer.reference_dir {
+            *reference = std::path::absolute(&*reference)?;
+        }
+        Ok(self)
+    }
+
+    /// Everything that is wrong with the values, one line each; a line about one key begins with it.
     pub fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> = self.run.problems().iter().map(ToString::to_string).collect();
-        problems.extend(self.rollout.problems().into_iter().map(|problem| format!("rollout: {problem}")));
+        problems.extend(self.rollout.problems().into_iter().map(|problem| format!("rollout.{problem}")));
         problems.extend(self.sandbox.problems());
-        problems.extend(self.engine.client.problems().into_iter().map(|problem| format!("engine.client: {problem}")));
+        problems.extend(self.engine.client.problems().into_iter().map(client_problem));
         let mut require = |holds: bool, text: &str| {
             if !holds {
                 problems.push(text.to_owned());
@@ -193,12 +223,11 @@ impl Config {
         let engines = self.engine.embedded.count as usize + self.engine.external.len();
         require(
             engines > 0,
-            "a run needs an engine: set engine.embedded.count, or name SGLang servers under engine.external.NAME.url",
+            &format!("{NO_ENGINE}: set engine.embedded.count, or name SGLang servers under engine.external.NAME.url"),
         );
         for (name, engine) in &self.engine.external {
-            let host = engine.url.strip_prefix("http://").or_else(|| engine.url.strip_prefix("https://"));
             let text = format!("engine.external.{name}.url is {:?}: write http://HOST:PORT", engine.url);
-            require(host.is_some_and(|host| !host.is_empty()), &text);
+            require(is_base_address(&engine.url), &text);
         }
         let enough = self.run.batch_silence_ms > self.rollout.longest_sample_ms();
         require(
@@ -210,7 +239,7 @@ impl Config {
             ),
         );
         #[cfg(feature = "torch")]
-        problems.extend(self.trainer.problems().into_iter().map(|problem| format!("trainer: {problem}")));
+        problems.extend(self.trainer.problems().into_iter().map(trainer_problem));
         problems.extend(self.capacity_problems());
         let tree = serde_json::to_value(self).unwrap_or_default();
         problems::endless_waits(&tree, "", &mut problems);
@@ -235,8 +264,99 @@ impl Config {
             (serves && embedded.max_running_requests == 0, "engine.embedded.max_running_requests must be at least 1"),
             (serves && embedded.threads == 0, "engine.embedded.threads must be at least 1"),
         ];
+        let device = format!("engine.embedded.device is {:?}: write {DEVICES}", embedded.device);
+        wrong.push((serves && !is_device(&embedded.device), &device));
         let idle = self.engine.external.values().any(|engine| engine.max_in_flight == 0);
         wrong.push((idle, "engine.external.NAME.max_in_flight must be at least 1"));
         wrong.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned()).collect()
+    }
+}
+
+/// How devices are written.
+pub(crate) const DEVICES: &str = "cpu, cuda:N (such as cuda:0) or auto";
+
+/// Whether a text names a device; whether it is there is another question.
+pub(crate) fn is_device(text: &str) -> bool {
+    let is_number = |number: &str| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit());
+    matches!(text, "cpu" | "auto") || text.strip_prefix("cuda:").is_some_and(is_number)
+}
+
+/// Whether a text is a server's base address: a scheme, a host and, if any, a port that can be one.
+fn is_base_address(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let authority = rest.map(|rest| rest.split('/').next().unwrap_or_default());
+    authority.is_some_and(|authority| {
+        // a colon inside of brackets belongs to an address of version 6
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, Some(port)),
+            _ => (authority, None),
+        };
+        let is_blank = |character: char| character.is_whitespace() || character.is_control();
+        !host.is_empty()
+            && !host.contains(is_blank)
+            && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+    })
+}
+
+fn client_problem(problem: greenroom_engine::EngineConfigError) -> String {
+    match problem {
+        greenroom_engine::EngineConfigError::Value { setting, value, message } => {
+            format!("engine.client.{setting} is {value}: {message}")
+        }
+        other => format!("engine.client: {other}"),
+    }
+}
+
+#[cfg(feature = "torch")]
+fn trainer_problem(problem: greenroom_trainer::TrainerError) -> String {
+    match problem {
+        greenroom_trainer::TrainerError::InvalidConfig { field, reason } => format!("trainer.{field}: {reason}"),
+        other => format!("trainer: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_devices_are_told_from_what_are_none() {
+        for good in
+            ["http://h", "http://10.0.0.1:30000", "https://engine.example:443/v1", "http://[::1]:30000", "http://[::1]"]
+        {
+            assert!(is_base_address(good), "{good}");
+        }
+        for bad in [
+            "",
+            "nonsense",
+            "http://",
+            "http://:80",
+            "h:80",
+            "http://h:99999",
+            "http://h:x",
+            "http://h:0",
+            "http://a b",
+            "ftp://h",
+        ] {
+            assert!(!is_base_address(bad), "{bad}");
+        }
+        assert!(["cpu", "auto", "cuda:0", "cuda:17"].into_iter().all(is_device));
+        assert!(!["gpu", "cuda", "cuda:", "cuda:x", "CPU", ""].into_iter().any(is_device));
+    }
+
+    #[test]
+    fn a_saved_configuration_means_the_same_from_everywhere() {
+        let here = std::env::current_dir().unwrap();
+        let config = Config::default().with_absolute_paths().unwrap();
+        assert_eq!(config.data.root.as_deref(), Some(here.as_path()));
+        let mut config = Config::default();
+        config.data.root = Some("data".into());
+        config.engine.client.credentials.api_key = Some(greenroom_engine::SecretSource::File("key".into()));
+        let config = config.with_absolute_paths().unwrap();
+        assert_eq!(config.path(Path::new("rl.jsonl")), here.join("data/rl.jsonl"));
+        assert_eq!(
+            config.engine.client.credentials.api_key,
+            Some(greenroom_engine::SecretSource::File(here.join("key")))
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! Tasks, images, demonstrations and the agent of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use greenroom_messages::Purpose;
 use greenroom_messages::trainer::WarmStart;
 use greenroom_rollout::Dataset;
@@ -12,16 +13,31 @@ use greenroom_rollout::dataset::load_demonstrations;
 use greenroom_sandbox::ImageSpec;
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
+use crate::StartError;
 use crate::config::{Config, ImageConfig};
+use crate::files::{self, Limit};
 
 /// The data sets by purpose.
 pub(super) fn datasets(config: &Config) -> anyhow::Result<BTreeMap<Purpose, Arc<Dataset>>> {
-    let mut datasets = BTreeMap::new();
-    datasets.insert(Purpose::Train, Arc::new(Dataset::load(&config.path(&config.data.train))?));
+    let load = |setting: &'static str, path: &Path| -> anyhow::Result<Arc<Dataset>> {
+        let path = config.path(path);
+        files::check(setting, &path, Limit::LARGE)?;
+        Ok(Arc::new(Dataset::load(&path).context(setting)?))
+    };
+    let mut datasets = BTreeMap::from([(Purpose::Train, load("data.train", &config.data.train)?)]);
     if let Some(held_out) = &config.data.held_out {
-        datasets.insert(Purpose::HeldOut, Arc::new(Dataset::load(&config.path(held_out))?));
+        datasets.insert(Purpose::HeldOut, load("data.held_out", held_out)?);
     }
     Ok(datasets)
+}
+
+/// The tasks of a file that is looked at before it is read; `setting` names it in errors.
+///
+/// # Errors
+/// [`StartError::File`] (GR0907), or what is wrong with its rows.
+pub fn dataset(setting: &str, path: &Path) -> anyhow::Result<Dataset> {
+    files::check(setting, path, Limit::LARGE)?;
+    Ok(Dataset::load(path)?)
 }
 
 /// The images that the tasks of a data set need, by name.
@@ -42,20 +58,35 @@ fn needed_images(config: &Config, needed: &BTreeSet<String>) -> anyhow::Result<V
     let known = known_images(config)?;
     let missing: Vec<&str> = needed.iter().filter(|name| !known.contains_key(*name)).map(String::as_str).collect();
     if !missing.is_empty() {
-        bail!(
-            "GR0905: tasks need the images {}, which the configuration does not have: name each under \
-             data.images.NAME.source_dir, or put it into data.images_dir",
-            missing.join(", ")
-        );
+        return Err(StartError::Images { text: lacking(&missing, &known) }.into());
     }
     known.into_iter().filter(|(name, _)| needed.contains(name)).map(|(name, image)| spec(config, name, image)).collect()
+}
+
+/// Which images are missing, which there are, and what to do.
+fn lacking(missing: &[&str], known: &BTreeMap<String, ImageConfig>) -> String {
+    let known: Vec<&str> = known.keys().map(String::as_str).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    // the name that a task has which names none
+    let unnamed = if missing.contains(&"default") {
+        "; a task whose metadata names no image needs the one called default: name it in the task, or configure \
+         data.images.default (an empty table for an empty directory)"
+    } else {
+        ""
+    };
+    format!(
+        "tasks need images that are not configured: {}; configured are: {known}. Name each under \
+         data.images.NAME.source_dir, or put a directory of its name into data.images_dir{unnamed}",
+        missing.join(", ")
+    )
 }
 
 fn known_images(config: &Config) -> anyhow::Result<BTreeMap<String, ImageConfig>> {
     let mut known = BTreeMap::new();
     if let Some(dir) = &config.data.images_dir {
         let dir = config.path(dir);
-        let entries = std::fs::read_dir(&dir).with_context(|| format!("data.images_dir {}", dir.display()))?;
+        let entries =
+            std::fs::read_dir(&dir).map_err(|error| StartError::file("data.images_dir", &dir, error.to_string()))?;
         for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
             let name = entry.file_name().to_string_lossy().into_owned();
             let source_dir = Some(std::path::absolute(entry.path())?);
@@ -71,7 +102,8 @@ fn spec(config: &Config, name: String, image: ImageConfig) -> anyhow::Result<Ima
     if let Some(dir) = image.source_dir {
         let dir = std::path::absolute(config.path(&dir))?;
         if !dir.is_dir() {
-            bail!("data.images.{name}.source_dir {} is no directory", dir.display());
+            let setting = format!("data.images.{name}.source_dir");
+            return Err(StartError::file(&setting, &dir, "it is no directory".to_owned()).into());
         }
         source_dir = Some(dir);
     }
@@ -87,7 +119,7 @@ pub(super) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
         return Ok(AgentFile::from_yaml(include_str!("../../config/agent/default.yaml"), "the built-in agent file")?);
     };
     let path = config.path(file);
-    let text = std::fs::read_to_string(&path).with_context(|| format!("agent.file {}", path.display()))?;
+    let text = files::read_text("agent.file", &path, Limit::SMALL)?;
     let agent = AgentFile::from_yaml(&text, &path.display().to_string())?;
     // its templates are compiled again by those who use them; here the file can still be named
     AgentDefinition::new(agent.clone()).with_context(|| format!("agent.file {}", path.display()))?;
@@ -101,7 +133,10 @@ pub(super) fn warm_start(
     template: &Arc<ChatTemplate>,
 ) -> anyhow::Result<Option<WarmStart>> {
     let Some(path) = &config.data.demonstrations else { return Ok(None) };
-    let samples = load_demonstrations(&config.path(path), tokenizer, template, &config.rollout.template_variables)?;
+    let path = config.path(path);
+    files::check("data.demonstrations", &path, Limit::LARGE)?;
+    let samples = load_demonstrations(&path, tokenizer, template, &config.rollout.template_variables)
+        .context("data.demonstrations")?;
     Ok(Some(WarmStart {
         samples,
         epochs: config.warm_start.epochs,

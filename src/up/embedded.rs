@@ -11,6 +11,7 @@ use greenroom_policy::{Parameters, checkpoint};
 use greenroom_trainer::device::DeviceChoice;
 use tch::{Device, Kind};
 
+use crate::StartError;
 use crate::config::EmbeddedEngines;
 
 /// Starts the embedded engines on free ports of the loopback interface.
@@ -26,7 +27,7 @@ pub(super) async fn start(
         server.batch_invariant = config.batch_invariant;
         server.seed = seed;
         server.threads = config.threads as i32;
-        server.device = device(&config.device)?;
+        server.device = device("engine.embedded.device", &config.device)?;
         let running = EngineServer::start(server).await.with_context(|| format!("embedded engine {number}"))?;
         let engine = EngineId::new(format!("embedded-{number}"));
         let url = format!("http://{}", running.addr);
@@ -36,9 +37,15 @@ pub(super) async fn start(
     Ok(engines)
 }
 
-/// The device that a text names; libtorch's CUDA half is loaded when it may be needed.
-pub fn device(text: &str) -> anyhow::Result<Device> {
-    Ok(DeviceChoice::parse(text)?.resolve()?)
+/// The device that a text names; libtorch's CUDA half is loaded when it may be needed. `setting` is who names it.
+///
+/// # Errors
+/// [`StartError::Device`] (GR0911) for a text that names none; GR0711 for a device that is not there.
+pub fn device(setting: &str, text: &str) -> anyhow::Result<Device> {
+    if !crate::config::is_device(text) {
+        return Err(StartError::Device { setting: setting.to_owned(), text: text.to_owned() }.into());
+    }
+    DeviceChoice::parse(text)?.resolve().with_context(|| setting.to_owned())
 }
 
 /// Makes a model's weights at random, in `out`, in the shape of `source`'s configuration and beside its tokenizer.

@@ -9,13 +9,17 @@ mod data;
 pub mod display;
 #[cfg(feature = "torch")]
 mod embedded;
+mod inputs;
+mod model;
+mod place;
 mod preparation;
 
-pub use data::images_of;
+pub use data::{dataset, images_of};
 #[cfg(feature = "torch")]
 pub use embedded::device;
+pub use model::{ModelUse, check_model};
+pub use place::{RunPlace, completed};
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -30,17 +34,6 @@ use crate::config::Config;
 use actors::RunningActors;
 
 const LAST_WORDS_MS: u64 = 30_000;
-
-/// Where a run lies, and whether it goes on or begins.
-#[derive(Clone, Debug)]
-pub struct RunPlace {
-    /// The directory of all runs.
-    pub runs_dir: PathBuf,
-    /// The run's name; its directory is `runs_dir/name`.
-    pub name: String,
-    /// Go on with an existing run instead of beginning one.
-    pub resume: bool,
-}
 
 /// A line for people, wherever they are.
 pub type Talk = Arc<dyn Fn(&str) + Send + Sync>;
@@ -77,8 +70,10 @@ impl Run {
         let (directory, text) = (prepared.directory.clone(), toml::to_string_pretty(&prepared.config)?);
         let started = actors::start(prepared, progress_sender, talk, end).await;
         let actors = started.inspect_err(|_| preparation::abandon(directory.clone()))?;
-        // a resumed run keeps its configuration until another one is known to work
-        directory.replace("config.toml", text.as_bytes())?;
+        // a resumed run keeps its configuration until another one is known to work; a new one has it already
+        if !directory.is_new() {
+            directory.replace("config.toml", text.as_bytes())?;
+        }
         Ok(Self { actors, directory, progress, ended })
     }
 
@@ -101,6 +96,8 @@ impl Run {
     pub async fn wait(self) -> RunEnd {
         let end = self.ended.await.unwrap_or_else(|_| RunEnd::Failed("the Conductor ended without a word".to_owned()));
         self.actors.stop().await;
+        // whoever goes on with the run in this same process need not wait for the last clone of the directory
+        self.directory.release();
         end
     }
 

@@ -8,11 +8,14 @@ use anyhow::Context;
 use greenroom_core::{Faults, Seam};
 use greenroom_messages::{Purpose, RunId};
 use greenroom_rollout::Dataset;
-use greenroom_run::{Database, RunDirectory, RunError};
+use greenroom_run::{Database, RunDirectory};
 use greenroom_sandbox::{ImageSpec, LocalProvider, Provider};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
+use super::inputs::{self, Inputs};
+use super::model::{ModelUse, check_model};
 use super::{RunPlace, Talk, data};
+use crate::StartError;
 use crate::config::Config;
 
 /// A run that may be started.
@@ -38,22 +41,28 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     if !problems.is_empty() {
         return Err(crate::config::ConfigError { problems }.into());
     }
+    place.check()?;
+    let config = config.with_absolute_paths().context("the current directory")?;
     let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
     let seam = Seam::system(config.seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?);
+    let source_dir = checked_model(&config)?;
+    let inputs = Inputs::of(&config)?;
+    if place.resume {
+        inputs.check(&place.path())?;
+    }
     let datasets = data::datasets(&config)?;
     let images = data::images(&config, &datasets)?;
-    let source_dir = config.path(&config.model.dir);
     let tokenizer = Arc::new(Tokenizer::from_dir(&source_dir)?);
     let template = Arc::new(ChatTemplate::from_dir(&source_dir)?);
     let agent = data::agent(&config)?;
     let warm_start = data::warm_start(&config, &tokenizer, &template)?;
 
-    check_name(&place.name)?;
-    let path = place.runs_dir.join(&place.name);
-    let directory = if place.resume { RunDirectory::resume(&path) } else { RunDirectory::create(&path) };
-    let directory = directory.map_err(coded)?;
+    let path = place.path();
+    let directory = if place.resume { RunDirectory::resume(&path) } else { RunDirectory::create(&path) }?;
+    let lies = std::path::absolute(&path).unwrap_or(path);
+    talk(&format!("the run {} in {}", if place.resume { "goes on" } else { "begins" }, lies.display()));
     let run = RunId::new(place.name.clone());
-    let furnished = furnish(&config, &directory, &run, &seam, source_dir, talk).await;
+    let furnished = furnish(&config, &directory, &run, &seam, &inputs, source_dir, talk).await;
     let (database, provider, model_dir) = furnished.inspect_err(|_| abandon(directory.clone()))?;
     Ok(Prepared {
         config,
@@ -72,15 +81,21 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     })
 }
 
-/// A run's name is a directory's name, and stands in every label of its weights: it must not lead elsewhere.
-fn check_name(name: &str) -> anyhow::Result<()> {
-    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    anyhow::ensure!(
-        is_plain && begins_well && name.len() <= 100,
-        "GR0906: {name:?} cannot be a run's name: use at most 100 letters, digits and . _ -, the first a letter or digit"
-    );
-    Ok(())
+/// The model's directory, and rollouts that fit into what the model can read.
+fn checked_model(config: &Config) -> Result<PathBuf, StartError> {
+    let dir = config.path(&config.model.dir);
+    let used = ModelUse {
+        setting: "model.dir",
+        given: &config.model.dir,
+        needs_weights: !config.model.init_weights,
+        without_weights: "or, to begin with random weights of config.json's shape, set model.init_weights = true",
+    };
+    let positions = check_model(&dir, used)?;
+    let wanted = u64::from(config.rollout.max_context_tokens);
+    match positions.filter(|most| wanted > *most) {
+        Some(most) => Err(StartError::Context { wanted, most, path: dir.join("config.json") }),
+        None => Ok(dir),
+    }
 }
 
 /// What of the run lies in its directory: the configuration, the database, the sandboxes, the initial weights.
@@ -89,14 +104,18 @@ async fn furnish(
     directory: &RunDirectory,
     run: &RunId,
     seam: &Seam,
+    inputs: &Inputs,
     model_source: PathBuf,
     talk: &Talk,
 ) -> anyhow::Result<(Database, LocalProvider, PathBuf)> {
     let text = toml::to_string_pretty(config).context("the configuration cannot be written down")?;
-    if !directory.path().join("config.toml").exists() {
-        directory.replace("config.toml", text.as_bytes())?;
+    for (name, text) in [("config.toml", text.as_str()), (inputs::FILE, &inputs.to_text())] {
+        // what a resumed run was begun with stays
+        if directory.is_new() || !directory.path().join(name).exists() {
+            directory.replace(name, text.as_bytes())?;
+        }
     }
-    let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock).map_err(coded)?;
+    let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
     let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
     let swept = provider.sweep().await?;
     if !swept.removed.is_empty() {
@@ -105,11 +124,6 @@ async fn furnish(
     provider.check().await.context("this machine cannot make sandboxes")?;
     let model_dir = model(config, directory, model_source)?;
     Ok((database, provider, model_dir))
-}
-
-/// The error with its code before it, for `greenroom explain`.
-fn coded(error: RunError) -> anyhow::Error {
-    anyhow::anyhow!("{}: {error}", error.code())
 }
 
 /// Takes a run back that could not be begun; what made it fail is told, not what went wrong here.
@@ -132,23 +146,4 @@ fn model(config: &Config, directory: &RunDirectory, source: PathBuf) -> anyhow::
         anyhow::bail!("GR0902: model.init_weights needs libtorch, and this binary was built without it");
     }
     Ok(made)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::check_name;
-
-    #[test]
-    fn a_name_stays_in_the_directory_of_runs() {
-        for name in ["mine", "quickstart-seed0", "a.b_c-1", "7"] {
-            assert!(check_name(name).is_ok(), "{name}");
-        }
-        let long = "x".repeat(101);
-        for name in
-            ["", ".", "..", "../x", "a/b", "/tmp/x", ".hidden", "-x", "a b", "a:1", "new\nline", "n\u{e4}h", &long]
-        {
-            let refused = check_name(name).map_err(|error| error.to_string());
-            assert!(refused.is_err_and(|text| text.starts_with("GR0906")), "{name:?}");
-        }
-    }
 }

@@ -2,10 +2,14 @@
 //!
 //! `runs/<name>/{config.toml, run.db, checkpoints/, weights/, trajectories/, metrics.jsonl, logs/, summary.json}`.
 //! Files that others read are written beside their place and renamed into it, so that none is ever seen half written.
+//! `run.pid` names the process that works on the run and is locked by it: the kernel takes the lock away when that process
+//! is gone, however it went, so that a number that was given to another process since then means nothing.
 
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use greenroom_core::codec;
 use greenroom_messages::rollout::FinishedGroup;
@@ -21,6 +25,8 @@ pub struct RunDirectory {
     is_new: bool,
     /// Whether this process made the directory.
     is_own: bool,
+    /// The open and locked `run.pid`.
+    lock: Arc<File>,
 }
 
 impl RunDirectory {
@@ -46,21 +52,20 @@ impl RunDirectory {
             let part = path.join(part);
             fs::create_dir_all(&part).map_err(|error| file_error(&part, &error))?;
         }
-        let directory = Self { path: path.to_owned(), is_new, is_own };
-        directory.lock()?;
-        Ok(directory)
+        let lock = Arc::new(lock(path)?);
+        Ok(Self { path: path.to_owned(), is_new, is_own, lock })
     }
 
-    /// Takes the directory for this process. The lock is a process id: that of a process which is gone counts for nothing.
-    fn lock(&self) -> Result<(), RunError> {
-        let file = self.path.join("run.pid");
-        if let Ok(text) = fs::read_to_string(&file) {
-            let holder = text.trim().parse().ok().filter(|pid| *pid != std::process::id());
-            if let Some(pid) = holder.filter(|pid| is_greenroom(*pid)) {
-                return Err(RunError::InUse { path: self.path.clone(), pid });
-            }
+    /// Whether the run begins with this process.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Lets the directory go before the last clone is dropped; what still writes into it must have ended.
+    pub fn release(&self) {
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, path = %self.path.display(), "the run's lock is held until this process ends");
         }
-        self.replace("run.pid", std::process::id().to_string().as_bytes())
     }
 
     /// The directory itself.
@@ -128,7 +133,7 @@ impl RunDirectory {
         if !self.is_new {
             return Ok(());
         }
-        for name in ["run.db", "run.db-wal", "run.db-shm", "config.toml", "run.pid"] {
+        for name in ["run.db", "run.db-wal", "run.db-shm", "config.toml", "inputs.json", "run.pid"] {
             let path = self.path.join(name);
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(file_error(&path, &error)),
@@ -172,11 +177,36 @@ impl RunDirectory {
     }
 }
 
-fn is_greenroom(pid: u32) -> bool {
-    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| {
-        let own = std::env::current_exe().ok();
-        own.is_some_and(|own| own.file_name() == exe.file_name())
-    })
+/// Takes a directory for this process.
+fn lock(path: &Path) -> Result<File, RunError> {
+    let file = path.join("run.pid");
+    let failed = |error: std::io::Error| file_error(&file, &error);
+    loop {
+        let mut held =
+            File::options().create(true).truncate(false).read(true).write(true).open(&file).map_err(failed)?;
+        match held.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                // the holder may be about to write its number
+                let _ = held.read_to_string(&mut text);
+                return Err(RunError::InUse { path: path.to_owned(), pid: text.trim().parse().unwrap_or(0) });
+            }
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
+        }
+        // whoever abandoned the run may have removed the file between our opening and locking it
+        let is_there =
+            fs::metadata(&file).is_ok_and(|there| held.metadata().is_ok_and(|ours| ours.ino() == there.ino()));
+        if is_there {
+            let mut write = || {
+                held.set_len(0)?;
+                held.rewind()?;
+                held.write_all(std::process::id().to_string().as_bytes())
+            };
+            write().map_err(failed)?;
+            return Ok(held);
+        }
+    }
 }
 
 fn names_in(path: &Path) -> Result<Vec<String>, RunError> {
@@ -192,4 +222,38 @@ fn remove(path: &Path) -> Result<(), RunError> {
 
 fn file_error(path: &Path, error: &std::io::Error) -> RunError {
     RunError::File { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_held_until_it_is_let_go_and_a_number_alone_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let first = RunDirectory::create(&path).unwrap();
+        fs::write(first.database(), "").unwrap();
+        let clone = first.clone();
+        drop(first);
+        let error = RunDirectory::resume(&path).unwrap_err();
+        assert_eq!(error.code(), "GR0208");
+        assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+        drop(clone);
+        // the number of a process that lives, and is not ours
+        fs::write(path.join("run.pid"), "1").unwrap();
+        let second = RunDirectory::resume(&path).unwrap();
+        assert_eq!(fs::read_to_string(path.join("run.pid")).unwrap(), std::process::id().to_string());
+        second.release();
+        RunDirectory::resume(&path).unwrap();
+    }
+
+    #[test]
+    fn what_was_begun_in_vain_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        RunDirectory::create(&path).unwrap().abandon().unwrap();
+        assert!(!path.exists());
+        RunDirectory::create(&path).unwrap();
+    }
 }
