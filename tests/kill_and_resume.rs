@@ -112,25 +112,32 @@ fn killed_between_the_halves_of_a_step_a_run_finishes_whole() {
     assert_eq!(run.metrics(), undisturbed.metrics(), "what was lost was drawn again as it was");
 }
 
-/// SIGTERM once: after what is under way; twice: now. Both can be resumed, and leave nothing behind at once.
+/// A wish to stop within this time after another one is the same wish.
+const ONE_WISH: Duration = Duration::from_millis(500);
+
+/// SIGTERM once: after what is under way; twice: now. Both can be resumed, and leave nothing behind at once. Two signals at
+/// once are one wish, as when a terminal and a parent process both pass a Ctrl-C on.
 #[test]
 fn told_to_stop_a_run_stops_and_can_be_resumed() {
-    for times in [1, 2] {
+    for (times, apart) in [(1, ONE_WISH), (2, ONE_WISH * 2), (2, Duration::ZERO)] {
         let run = run(&[]);
-        let child = Run::spawn(&mut run.begin());
+        let mut child = Run::spawn(&mut run.begin());
         support::wait_until("a rollout", || {
             let ledger = Ledger::try_open(&run.dir());
             ledger
                 .is_ok_and(|ledger| ledger.try_column("SELECT rollout FROM turns").is_ok_and(|turns| !turns.is_empty()))
         });
-        let pid = child.id();
         for _ in 0..times {
-            signal(pid, "TERM");
-            std::thread::sleep(Duration::from_millis(50));
+            // what is under way may have ended before the second wish
+            if child.try_wait().unwrap().is_none() {
+                signal(child.id(), "TERM");
+            }
+            std::thread::sleep(apart);
         }
         let output = finish_child(child);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(3), "{times} × SIGTERM: {said}");
+        assert!(apart > Duration::ZERO || !said.contains("stopping now"), "two signals at once are one wish: {said}");
         assert!(said.contains("go on with --resume"), "{said}");
         assert_eq!(text(&output.stdout), "", "a stopped run has no summary to hand on");
         run.assert_no_sandbox_processes();
@@ -138,4 +145,53 @@ fn told_to_stop_a_run_stops_and_can_be_resumed() {
         succeed(&mut run.resume());
         assert_whole(&run);
     }
+}
+
+/// How often a phase was entered, over all processes.
+fn entered(run: &Run, phase: &str) -> usize {
+    let sql =
+        format!("SELECT 1 FROM events WHERE event = 'phase_changed' AND json_extract(body, '$.phase') LIKE '{phase}%'");
+    Ledger::try_open(&run.dir()).and_then(|ledger| ledger.try_column(&sql)).map_or(0, |found| found.len())
+}
+
+/// A warm start says how far it is, and one wish to stop ends it at its next optimizer step. Half of it is no policy, so a
+/// resumed run begins it anew.
+#[test]
+fn told_to_stop_during_the_warm_start_a_run_stops_at_once_and_begins_it_anew() {
+    let run = run(&["data.demonstrations=tosses.jsonl", "warm_start.epochs=1000"]);
+    for process in 1..=2 {
+        let child = Run::spawn(&mut run.go_on());
+        support::wait_until("the warm start", || entered(&run, "warm start") == process);
+        std::thread::sleep(Duration::from_millis(3_500));
+        let told = std::time::Instant::now();
+        signal(child.id(), "INT");
+        let output = finish_child(child);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(told.elapsed() < Duration::from_secs(20), "it took {:?} to stop: {said}", told.elapsed());
+        assert!(
+            said.lines().any(|line| line.starts_with("[warm start] ") && line.contains(" % learnt of 600 ")),
+            "{said}"
+        );
+        assert!(said.contains("--resume starts it anew"), "{said}");
+        assert_eq!(Ledger::open(&run.dir()).column("SELECT step FROM steps"), Vec::<String>::new());
+    }
+}
+
+/// A run whose engines cannot be reached waits for them, says so, and does not hold a wish to stop up.
+#[test]
+fn told_to_stop_a_run_does_not_wait_for_engines_that_are_not_there() {
+    let run = run(&["engine.embedded.count=0", "engine.external.far.url=http://127.0.0.1:1"]);
+    let child = Run::spawn(&mut run.begin());
+    support::wait_until("the first update", || {
+        let applied = "SELECT 1 FROM events WHERE event = 'weights_applied'";
+        Ledger::try_open(&run.dir()).and_then(|ledger| ledger.try_column(applied)).is_ok_and(|found| !found.is_empty())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let told = std::time::Instant::now();
+    signal(child.id(), "TERM");
+    let output = finish_child(child);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(told.elapsed() < Duration::from_secs(15), "it took {:?} to stop: {said}", told.elapsed());
 }

@@ -45,6 +45,17 @@ pub trait EngineApi: Debug + Send + Sync {
 
     /// How busy the engine is. Repeatable.
     async fn loads(&self, deadline: Deadline) -> Result<Loads, ApiError>;
+
+    /// A text that changes whenever the engine has gone on with its requests; `None` where it cannot tell. Repeatable.
+    async fn progress(&self, _deadline: Deadline) -> Result<Option<String>, ApiError> {
+        Ok(None)
+    }
+
+    /// The first rows of a weight by its Hugging Face name, row by row, as the engine holds it now.
+    /// [`ApiError::Missing`] or [`ApiError::Refused`] where it cannot tell. Repeatable.
+    async fn weight_rows(&self, _name: &str, _rows: u32, _deadline: Deadline) -> Result<Vec<f64>, ApiError> {
+        Err(ApiError::Missing { call: "/get_weights_by_name", url: "this engine".to_owned() })
+    }
 }
 
 /// What a proxy must know of a server before it lets it serve.

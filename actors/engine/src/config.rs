@@ -23,8 +23,14 @@ pub struct EngineConfig {
     pub backoff: Backoff,
     /// How often a failed load is tried again before the engine waits for another version.
     pub load_retries: u32,
-    /// How long an update waits for an engine that is lost before it is reported as failed there, in milliseconds.
+    /// How long an update waits for an engine that cannot be reached (lost, or never seen) before it goes on without it,
+    /// in milliseconds. A fleet of which no engine can be reached is waited for until the update's own time-out.
     pub lost_patience_ms: u64,
+    /// After a load, compare a few numbers of the engine's weights with the file that was loaded, where the engine can
+    /// tell them. Switch it off for an engine that quantises what it loads.
+    pub spot_check: bool,
+    /// An engine that holds requests and has made no token for this long is lost, in milliseconds; 0 switches that off.
+    pub stall_ms: u64,
     /// Whether engines are updated together or one after another.
     pub update_order: UpdateOrder,
     /// Where the credentials come from.
@@ -45,6 +51,8 @@ impl Default for EngineConfig {
             backoff: Backoff::default(),
             load_retries: 3,
             lost_patience_ms: 10_000,
+            spot_check: true,
+            stall_ms: 60_000,
             update_order: UpdateOrder::default(),
             credentials: Credentials::default(),
             versions: VersionWindow::default(),

@@ -6,9 +6,10 @@
 //! * [`EngineApi`] — what an engine can be asked; [`HttpEngineApi`] speaks it to SGLang, a simulation to nobody.
 //!
 //! Invariants: an engine serves only while the weights that it confirmed itself are this run's and new enough for the
-//! request; a token id outside the vocabulary is never sent (it would kill the server); a turn whose connection broke is
-//! reported and never repeated; every question and every turn ends by its deadline. An engine that fails is quarantined,
-//! reconnected and loaded anew before it serves again; it never takes the fleet with it.
+//! request, and a sample of their numbers is what the loaded file holds (where the engine can tell); a token id outside the
+//! vocabulary is never sent (it would kill the server); a turn whose connection broke is reported and never repeated; every
+//! question and every turn ends by its deadline. An engine that fails is quarantined, reconnected and loaded anew before it
+//! serves again; it never takes the fleet with it.
 
 mod api;
 mod config;
@@ -28,7 +29,7 @@ pub use http::{HttpEngineApi, http_api_factory};
 pub use pool::{ApiFactory, EnginePool, EnginePoolArguments, EnginePoolInput, Quorum, Router, RouterPlan};
 pub use proxy::{
     Admission, Call, CallAnswer, Effect, EngineMachine, EngineProxy, EngineProxyArguments, EngineProxyInput, Input,
-    MachineSettings, Report,
+    MachineSettings, Progress, Report, SpotVerdict,
 };
 pub use secret::{Secret, SecretSource};
 pub use version::{Features, SglangVersion};

@@ -27,6 +27,10 @@ impl SglangVersion {
             // Before 0.5.21 the retracted requests count as pending, the flush fails and the scheduler asserts: the
             // whole server dies (recorded on 0.5.10.post1).
             flush_after_retract: self >= Self(0, 5, 21),
+            // Recorded: 0.5.10.post1 answers 500, 0.5.23 the numbers, also while it is busy or paused.
+            loads: self >= Self(0, 5, 22),
+            // Recorded on 0.5.23: what it cannot tell is a plain 400, and it lives on. Nothing is recorded of older ones.
+            weights_by_name: self >= Self(0, 5, 23),
         }
     }
 }
@@ -38,6 +42,10 @@ pub struct Features {
     pub ready: bool,
     /// After a retracting pause a load may flush the cache; otherwise the load must not, or the server dies.
     pub flush_after_retract: bool,
+    /// `/v1/loads` tells how far it is; otherwise a stalled engine is not told from a slow one.
+    pub loads: bool,
+    /// `/get_weights_by_name` may be asked; otherwise a load is confirmed by its label alone.
+    pub weights_by_name: bool,
 }
 
 #[cfg(test)]

@@ -223,6 +223,94 @@ async fn an_engine_that_is_gone_does_not_hold_the_update_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_that_never_answered_holds_no_update_up_and_is_loaded_when_it_appears() {
+    let engines = vec![ScriptedEngine::new(), ScriptedEngine::new()];
+    engines[1].with(|script| script.hang.insert("model_info"));
+    let fleet = Fleet::over(engines, 2, 4, config()).await;
+    for number in [1, 2] {
+        let begun = Instant::now();
+        let updates = fleet.update(UpdateWeights { timeout_ms: 600_000, ..wish(number) }).await;
+        assert_eq!(Quorum::of(&updates), Quorum { confirmed: 1, asked: 2 });
+        let waited_ms = begun.elapsed().as_millis() as u64;
+        assert!(waited_ms <= config().lost_patience_ms + 1_000, "{waited_ms} ms");
+        let failure = updates[1].result.clone().unwrap_err();
+        assert!(failure.kind == EngineFailureKind::Lost && failure.message.contains("not answered"), "{failure}");
+    }
+    fleet.engines[1].with(|script| script.hang.clear());
+    fleet.until(1, EngineState::Serving, 30_000).await;
+    assert_eq!(fleet.statuses().await[1].version, Some(version(2)), "the newest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fleet_of_which_nobody_answers_yet_is_waited_for() {
+    let engines = vec![ScriptedEngine::new()];
+    engines[0].with(|script| script.break_off.insert("model_info"));
+    let fleet = Fleet::over(engines, 1, 4, config()).await;
+    let (reply, answer) = greenroom_core::Reply::channel();
+    fleet.pool.cast(EnginePoolMessage::UpdateWeights(UpdateWeights { timeout_ms: 600_000, ..wish(1) }, reply)).unwrap();
+    tokio::time::sleep(Duration::from_secs(180)).await;
+    fleet.engines[0].with(|script| script.break_off.clear());
+    assert_eq!(Quorum::of(&answer.await.unwrap()), Quorum { confirmed: 1, asked: 1 }, "it only took minutes to start");
+}
+
+/// A checkpoint with one small tensor of this value.
+fn checkpoint(dir: &std::path::Path, value: f32) -> String {
+    let header = br#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let values = [value.to_le_bytes(), value.to_le_bytes()].concat();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header, &values].concat();
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("model.safetensors"), file).unwrap();
+    dir.to_string_lossy().into_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_that_changed_the_label_only_is_found_by_its_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = Fleet::start(1, 4, EngineConfig { load_retries: 1, ..config() }).await;
+    let to = |number: u64, value: f32| {
+        let model_dir = checkpoint(&dir.path().join(number.to_string()), value);
+        UpdateWeights { model_dir, ..wish(number) }
+    };
+    fleet.engines[0].with(|script| script.weight = Some(1.5));
+    assert!(fleet.update(to(1, 1.5)).await[0].result.is_ok());
+    let failure = fleet.update(to(2, 2.5)).await[0].result.clone().unwrap_err();
+    assert!(failure.message.contains("value 0 of w is 1.5 at the engine and 2.5 in the file"), "{failure}");
+    fleet.until(0, EngineState::Tainted, 0).await;
+    assert_eq!(
+        fleet.generate(GenerateRequest { timeout_ms: 50, ..request(0, 0) }).await.unwrap_err().kind,
+        EngineFailureKind::NoEngine
+    );
+    fleet.engines[0].with(|script| script.weight = Some(2.5));
+    fleet.until(0, EngineState::Serving, 5_000).await;
+    assert_eq!(
+        (fleet.engines[0].count("load run:2"), fleet.engines[0].count("weight_rows w")),
+        (2, 3),
+        "loaded in full again"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_takes_a_turn_and_makes_no_token_is_lost_before_the_turn_times_out() {
+    let fleet = Fleet::serving(1, 4, config()).await;
+    fleet.engines[0].with(|script| {
+        script.hang.insert("generate");
+        script.progress = Some("tokens 0".into());
+    });
+    let begun = Instant::now();
+    let failure = fleet.generate(GenerateRequest { timeout_ms: 900_000, ..request(0, 0) }).await.unwrap_err();
+    assert!(failure.kind == EngineFailureKind::Lost && failure.message.contains("no token for 60 s"), "{failure}");
+    assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
+    fleet.engines[0].with(|script| {
+        script.hang.clear();
+        script.progress = None;
+    });
+    fleet.until(0, EngineState::Serving, 5_000).await;
+    fleet.engines[0].with(|script| script.generate_ms = 300_000);
+    let slow = GenerateRequest { timeout_ms: 900_000, ..request(1, 0) };
+    assert!(fleet.generate(slow).await.is_ok(), "a slow turn that goes on is left alone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rolling_update_keeps_all_but_one_engine_serving() {
     for (order, fewest) in [(UpdateOrder::Rolling, 2), (UpdateOrder::Parallel, 0)] {
         let fleet = Fleet::serving(3, 4, EngineConfig { update_order: order, ..config() }).await;

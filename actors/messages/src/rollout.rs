@@ -12,7 +12,7 @@ use crate::{BatchId, GroupId, LeaseId, RolloutId, TaskId};
 pub enum RolloutManagerMessage {
     /// From the Conductor: make this batch. The reply says only that it was accepted; each group is then sent to the
     /// Conductor as it finishes. Repeatable: a batch that is under way or finished is not started again.
-    StartBatch(StartBatch, Reply<Result<BatchAccepted, RolloutFailure>>),
+    StartBatch(StartBatch, Reply<Result<(), RolloutFailure>>),
     /// From the Conductor or the shell: end what is left of a batch; its unfinished groups come back as dropped.
     CancelBatch(BatchId),
     /// From the shell: end one rollout as cancelled.
@@ -47,17 +47,6 @@ pub struct StartBatch {
     /// The first attempt number to use: one more than any attempt of this batch issued before (a resumed run), so that
     /// no rollout id is ever issued twice.
     pub first_attempt: u32,
-}
-
-/// A batch was accepted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchAccepted {
-    /// The groups that will come, in order.
-    pub groups: Vec<GroupId>,
-    /// Where the next batch of this data set begins.
-    pub next_position: u64,
-    /// How many tasks the data set has.
-    pub tasks: u64,
 }
 
 /// The RolloutManager could not do as asked.

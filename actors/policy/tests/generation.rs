@@ -41,6 +41,7 @@ async fn drain(mut stream: GenerationStream) -> (Vec<GeneratedToken>, Finished) 
     let mut tokens = Vec::new();
     while let Some(event) = stream.recv().await {
         match event {
+            GenerationEvent::Started { .. } => {}
             GenerationEvent::Tokens(more) => tokens.extend(more),
             GenerationEvent::Finished(finished) => {
                 assert!(stream.recv().await.is_none(), "nothing follows the end");
@@ -61,6 +62,7 @@ async fn first_tokens(stream: &mut GenerationStream, count: usize) -> Vec<Genera
     let mut tokens = Vec::new();
     while tokens.len() < count {
         match stream.recv().await.unwrap() {
+            GenerationEvent::Started { .. } => {}
             GenerationEvent::Tokens(more) => tokens.extend(more),
             GenerationEvent::Finished(finished) => panic!("ended early: {finished:?}"),
         }
@@ -179,6 +181,7 @@ async fn drain_counting(mut stream: GenerationStream, already: usize) -> (Vec<Ge
     let mut tokens = Vec::new();
     while let Some(event) = stream.recv().await {
         match event {
+            GenerationEvent::Started { .. } => {}
             GenerationEvent::Tokens(more) => tokens.extend(more),
             GenerationEvent::Finished(finished) => {
                 assert_eq!(finished.completion_tokens, already + tokens.len());

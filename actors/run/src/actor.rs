@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_core::Seam;
-use greenroom_messages::rollout::BatchAccepted;
 use greenroom_messages::run::{ConductorMessage, RunStatus};
 use greenroom_messages::trainer::{TrainReport, WarmStart, WarmStartReport};
-use greenroom_messages::{BatchId, RunId};
+use greenroom_messages::{BatchId, EngineId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
@@ -77,12 +76,14 @@ pub enum ConductorInput {
     Loaded(Result<(), RunError>),
     /// The initial policy is saved.
     Prepared(Result<WarmStartReport, RunError>),
+    /// The warm start is so far, 0 to 1.
+    Learning(f32),
     /// The RolloutManager took a batch, or did not.
-    Accepted(BatchId, Result<BatchAccepted, RunError>),
+    Accepted(BatchId, Result<(), RunError>),
     /// A step is trained and saved.
     Trained(u64, Result<TrainReport, RunError>),
-    /// The engines serve a version.
-    Published(u64, Result<(), RunError>),
+    /// The engines serve a version; those that do not, and why, are named.
+    Published(u64, Result<Vec<(EngineId, String)>, RunError>),
     /// Time to start again what failed.
     Retry,
     /// Time to look at the clock.
@@ -140,6 +141,7 @@ impl Actor for Conductor {
             }
             ConductorInput::Loaded(result) => state.on_loaded(result),
             ConductorInput::Prepared(result) => state.on_prepared(result),
+            ConductorInput::Learning(progress) => state.on_learning(progress),
             ConductorInput::Accepted(batch, result) => state.on_accepted(batch, result),
             ConductorInput::Trained(step, result) => state.on_trained(step, result),
             ConductorInput::Published(version, result) => state.on_published(version, result),

@@ -148,4 +148,14 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "a run was to go on under another name, with another seed, or with another run's run.db: its history would not fit",
         remedy: "resume it under its own name and with its own seed, or begin a new run",
     },
+    ErrorPage {
+        code: "GR0210",
+        cause: "a warning: several steps in a row had nothing to learn from. No token could be trained on, or every group earned one and the same reward",
+        remedy: "the message says how the rollouts ended. A context shorter than the prompt: raise rollout.max_context_tokens; format errors: warm-start the policy; equal rewards: easier or harder tasks, or more rollouts a group",
+    },
+    ErrorPage {
+        code: "GR0211",
+        cause: "a warning: an engine did not take new weights in time, so it serves nothing; the run goes on with the others",
+        remedy: "see that it runs and can be reached; it is brought to the newest weights by itself as soon as it answers",
+    },
 ];

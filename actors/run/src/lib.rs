@@ -22,6 +22,7 @@ mod progress;
 mod report;
 mod resume;
 mod schedule;
+mod signal;
 mod store;
 mod summary;
 

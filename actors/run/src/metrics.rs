@@ -5,6 +5,7 @@
 //! were not graded. masked_frac is, per sample, the fraction of tokens after the first prompt that are not trained on.
 //! Percentiles take the nearest rank of the sorted values, halves rounded to even, as Python's `round` does.
 
+use greenroom_messages::Purpose;
 use greenroom_messages::rollout::{FinishedGroup, FinishedRollout, Sample};
 use serde::{Deserialize, Serialize};
 
@@ -67,6 +68,9 @@ pub struct BatchMetrics {
     pub forks: u64,
     /// Sampled tokens.
     pub new_tokens: u64,
+    /// By how many steps the weights that sampled the tokens are older than the newest that could have; mean over tokens.
+    #[serde(default)]
+    pub staleness: f64,
     /// Times; left out where they stand elsewhere.
     #[serde(default, skip_serializing_if = "BatchTimes::are_absent")]
     pub times: BatchTimes,
@@ -120,6 +124,7 @@ impl BatchMetrics {
             masked_frac_max: masked.iter().copied().fold(0.0, f64::max),
             forks: graded.iter().map(|rollout| u64::from(rollout.forks)).sum(),
             new_tokens: graded.iter().flat_map(|rollout| &rollout.samples).map(trained_tokens).sum(),
+            staleness: staleness(&graded),
             times: BatchTimes::of(&graded),
         }
     }
@@ -155,6 +160,21 @@ fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
 
 fn trained_tokens(sample: &Sample) -> u64 {
     sample.loss_mask.iter().filter(|mask| **mask != 0).count() as u64
+}
+
+/// A training batch n could be sampled by version n − 1; a measurement is made of its own version.
+fn staleness(graded: &[&FinishedRollout]) -> f64 {
+    let (mut steps, mut tokens) = (0, 0_u64);
+    for rollout in graded {
+        let batch = rollout.rollout.group.batch;
+        let newest = batch.number.saturating_sub(u64::from(batch.purpose == Purpose::Train));
+        for span in rollout.samples.iter().flat_map(|sample| &sample.versions) {
+            let length = u64::from(span.end.saturating_sub(span.start));
+            steps += length * span.number.map_or(0, |number| newest.saturating_sub(number));
+            tokens += length;
+        }
+    }
+    if tokens == 0 { 0.0 } else { steps as f64 / tokens as f64 }
 }
 
 fn masked_fraction(sample: &Sample) -> Option<f64> {

@@ -13,7 +13,9 @@ use greenroom_messages::trainer::{
     ExportWeights, SaveCheckpoint, TrainBatch, TrainReport, TrainerMessage, TrainerStatus, WarmStart, WarmStartReport,
 };
 use greenroom_messages::weights::{PublishWeights, WeightPublisherMessage, WeightReceiverMessage};
-use greenroom_messages::{Step, WeightVersion};
+use greenroom_messages::{EngineId, Step, WeightVersion};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::{RunConfig, RunError};
 
@@ -40,6 +42,11 @@ const STATUS_WAIT_MS: u64 = 30_000;
 /// A person is told what an update waits for when nothing was heard for this long.
 const SILENCE: Duration = Duration::from_secs(15);
 
+/// How often a warm start is asked how far it is, and after how many looks a person is told: soon, then now and then.
+const LOOK: Duration = Duration::from_secs(1);
+const FIRST_LINE: u32 = 2;
+const LOOKS_PER_LINE: u32 = 10;
+
 /// Where the run is: the last committed step, and the directory of its checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
@@ -53,25 +60,57 @@ pub(crate) struct PolicyStep {
     pub(crate) parts: ConductorParts,
     pub(crate) config: RunConfig,
     pub(crate) talk: Arc<dyn Fn(&str) + Send + Sync>,
+    /// Turns true when the run is to stop: waits that may be long and lose nothing are given up then.
+    pub(crate) stopping: watch::Receiver<bool>,
 }
 
 impl PolicyStep {
     /// Makes and saves the initial policy. A trainer that is not fresh has learnt the demonstrations at an attempt whose
-    /// save failed: they are not learnt twice.
+    /// save failed: they are not learnt twice. `show` hears how far the learning is.
     pub(crate) async fn prepare(
         &self,
         warm_start: Option<WarmStart>,
         checkpoint: String,
+        show: impl Fn(f32),
     ) -> Result<WarmStartReport, RunError> {
         let report = match warm_start {
-            Some(warm_start) if self.status().await?.fresh => {
-                let wait_ms = self.config.warm_start_timeout_ms;
-                self.trainer(wait_ms, |reply| TrainerMessage::WarmStart(warm_start, reply)).await?
-            }
+            Some(warm_start) if self.status().await?.fresh => self.learn(warm_start, show).await?,
             _ => WarmStartReport::default(),
         };
         self.save(Step(0), checkpoint).await?;
         Ok(report)
+    }
+
+    /// The warm start. When the run is to stop, the question is dropped, and a trainer that nobody asks any more stops at
+    /// its next optimizer step.
+    async fn learn(&self, warm_start: WarmStart, show: impl Fn(f32)) -> Result<WarmStartReport, RunError> {
+        let demonstrations = warm_start.samples.len();
+        let begun = Instant::now();
+        let wait_ms = self.config.warm_start_timeout_ms;
+        let mut learnt = std::pin::pin!(self.trainer(wait_ms, |reply| TrainerMessage::WarmStart(warm_start, reply)));
+        for look in 1_u32.. {
+            tokio::select! {
+                biased;
+                report = &mut learnt => return report,
+                () = self.told_to_stop() => break,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            let Ok(status) = self.status().await else { continue };
+            show(status.progress);
+            if look == FIRST_LINE || look.is_multiple_of(LOOKS_PER_LINE) {
+                (self.talk)(&crate::report::talk_learning(demonstrations, status.progress, begun.elapsed()));
+            }
+        }
+        let reason = "the warm start was stopped".to_owned();
+        Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
+    }
+
+    async fn told_to_stop(&self) {
+        let mut stopping = self.stopping.clone();
+        if stopping.wait_for(|stopping| *stopping).await.is_err() {
+            // the Conductor is gone: nobody can tell any more
+            std::future::pending().await
+        }
     }
 
     /// Brings the trainer to where the run is. After a restart it holds another state, and says so; after a failure
@@ -120,8 +159,13 @@ impl PolicyStep {
         put(&self.parts.trainer, wait_ms, question).await
     }
 
-    /// Publishes a version, has every receiver hold it, then brings the engines to it. At least one engine must confirm.
-    pub(crate) async fn publish(&self, version: WeightVersion, export_dir: String) -> Result<(), RunError> {
+    /// Publishes a version, has every receiver hold it, then brings the engines to it. At least one engine must confirm;
+    /// those that did not are given, with why.
+    pub(crate) async fn publish(
+        &self,
+        version: WeightVersion,
+        export_dir: String,
+    ) -> Result<Vec<(EngineId, String)>, RunError> {
         let wait_ms = self.config.weights_timeout_ms;
         let export = ExportWeights { version: version.clone(), dir: export_dir.clone() };
         self.trainer(wait_ms, |reply| TrainerMessage::Export(export, reply)).await?;
@@ -162,7 +206,11 @@ impl PolicyStep {
         })
     }
 
-    async fn update_engines(&self, version: WeightVersion, model_dir: String) -> Result<(), RunError> {
+    async fn update_engines(
+        &self,
+        version: WeightVersion,
+        model_dir: String,
+    ) -> Result<Vec<(EngineId, String)>, RunError> {
         let timeout_ms = self.config.update_timeout_ms;
         let pause: PauseMode = self.config.pause;
         let update = UpdateWeights { version, model_dir, pause, timeout_ms };
@@ -174,17 +222,24 @@ impl PolicyStep {
             tokio::select! {
                 biased;
                 updates = &mut asked => break updates.map_err(|error| self.failed_ask(engines.name(), &error))?,
+                // the version is committed: a resumed run brings the engines to it
+                () = self.told_to_stop() => {
+                    let reason = format!("the wait for weights {number} was given up, the run is to stop");
+                    return Err(RunError::Part { part: engines.name().to_owned(), reason });
+                }
                 () = tokio::time::sleep(SILENCE) => self.talk_of_engines(number).await,
             }
         };
-        if updates.iter().any(|update| update.result.is_ok()) {
-            return Ok(());
-        }
         let failures = updates.iter().filter_map(|update| {
             let failure = update.result.as_ref().err()?;
-            Some(format!("{}: {failure}", update.engine))
+            Some((update.engine.clone(), failure.to_string()))
         });
-        let reason = format!("no engine confirmed the new weights ({})", failures.collect::<Vec<_>>().join("; "));
+        let late: Vec<(EngineId, String)> = failures.collect();
+        if late.len() < updates.len() {
+            return Ok(late);
+        }
+        let failures: Vec<String> = late.iter().map(|(engine, failure)| format!("{engine}: {failure}")).collect();
+        let reason = format!("no engine confirmed the new weights ({})", failures.join("; "));
         Err(RunError::Part { part: engines.name().to_owned(), reason })
     }
 

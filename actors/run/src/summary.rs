@@ -31,6 +31,9 @@ pub struct RunSummary {
     pub tokens_trained: u64,
     /// Tokens sampled in all turns.
     pub tokens_generated: u64,
+    /// What a person should know before trusting the rest, each with its code first.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 impl RunSummary {
@@ -43,7 +46,7 @@ impl RunSummary {
         Ok(())
     }
 
-    /// The summary in words, a few lines.
+    /// The summary in words, a few lines; warnings come last.
     pub fn in_words(&self) -> String {
         let change = |name: &str, before: Option<f64>, after: Option<f64>| match (before, after) {
             (Some(before), Some(after)) => {
@@ -52,10 +55,11 @@ impl RunSummary {
             _ => String::new(),
         };
         let rollouts = &self.rollouts;
+        let warnings = self.warnings.iter().map(|warning| format!("\nWARNING {warning}")).collect::<String>();
         format!(
             "{} steps in {:.0} s\n{}{}pass@1 of the training batches: {} first, {} last\n\
              rollouts: {} completed, {} truncated, {} stale, {} cancelled, {} failed by infrastructure (never trained on)\n\
-             {} weight versions; {} tokens generated, {} trained on",
+             {} weight versions; {} tokens generated, {} trained on{warnings}",
             self.steps,
             self.wall_s,
             change("training tasks", self.eval_before, self.eval_after),

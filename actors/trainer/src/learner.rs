@@ -125,9 +125,22 @@ impl Learner {
     /// # Errors
     /// As [`Learner::train`]; [`TrainerError::NonFiniteGradient`] too.
     pub fn warm_start(&mut self, request: &WarmStart) -> Result<WarmStartReport, TrainerError> {
+        self.warm_start_while(request, &|| true)
+    }
+
+    /// As [`Learner::warm_start`], but stops at the next optimizer step once `is_wanted` says no: the state is then `Lost`,
+    /// since half a warm start is no policy that a run could go on with.
+    ///
+    /// # Errors
+    /// As [`Learner::warm_start`]; [`TrainerError::Stopped`] when it was not wanted any more.
+    pub fn warm_start_while(
+        &mut self,
+        request: &WarmStart,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<WarmStartReport, TrainerError> {
         self.state.may_warm_start()?;
         self.guarded("warm start".to_owned(), |learner| {
-            let report = learner.learn_demonstrations(request)?;
+            let report = learner.learn_demonstrations(request, is_wanted)?;
             learner.progress.settle();
             Ok(report)
         })
@@ -343,7 +356,11 @@ impl Learner {
         }
     }
 
-    fn learn_demonstrations(&mut self, request: &WarmStart) -> Result<WarmStartReport, TrainerError> {
+    fn learn_demonstrations(
+        &mut self,
+        request: &WarmStart,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<WarmStartReport, TrainerError> {
         let samples = warm_start::prepare(request, self.limits())?;
         passes::plan(&samples, self.config.tokens_per_micro_batch)?;
         let lengths: Vec<usize> = samples.iter().map(|sample| sample.input.len()).collect();
@@ -353,26 +370,26 @@ impl Learner {
         let settings = self.config.warm_start.optimizer(f64::from(request.learning_rate));
         let schedule = self.config.warm_start.schedule(settings.learning_rate, total as u64);
         let mut optimizer = AdamW::new(&self.parameters)?;
-        let mut report = WarmStartReport::default();
+        let mut losses = Vec::with_capacity(total);
         for (pass, steps) in passes.iter().enumerate() {
-            let (mut loss_sum, mut tokens) = (0.0, 0_usize);
             for indices in steps {
-                self.progress.advance(report.steps as usize, total)?;
+                self.progress.advance(losses.len(), total)?;
+                if !is_wanted() {
+                    return Err(TrainerError::Stopped {
+                        reason: "nobody waits for the warm start any more".to_owned(),
+                    });
+                }
                 let chosen = warm_start::step_samples(&samples, indices);
                 let loss = self.demonstration_step(&chosen, &mut optimizer, &settings, &schedule)?;
                 let learnt: usize = chosen.iter().map(|sample| sample.rows.len()).sum();
-                loss_sum += loss * learnt as f64;
-                tokens += learnt;
-                report.steps += 1;
+                losses.push((loss, learnt));
             }
-            report.last_loss = (loss_sum / tokens.max(1) as f64) as f32;
-            if pass == 0 {
-                report.first_loss = report.last_loss;
-            }
-            report.tokens += tokens as u64;
-            tracing::info!(pass, loss = report.last_loss, steps = report.steps, "pass over the demonstrations done");
+            let (_, loss) = warm_start::losses_at_the_ends(&losses);
+            tracing::info!(pass, loss, steps = losses.len(), "pass over the demonstrations done");
         }
-        Ok(report)
+        let (first_loss, last_loss) = warm_start::losses_at_the_ends(&losses);
+        let tokens = losses.iter().map(|(_, tokens)| *tokens as u64).sum();
+        Ok(WarmStartReport { steps: losses.len() as u32, first_loss, last_loss, tokens, elapsed_ms: 0 })
     }
 
     fn demonstration_step(

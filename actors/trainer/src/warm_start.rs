@@ -75,6 +75,18 @@ pub fn step_samples(samples: &[ReadySample], indices: &[usize]) -> Vec<ReadySamp
     chosen
 }
 
+/// The mean losses over the first and over the last tenth of the steps (at least one step each), from each step's loss and
+/// tokens; 0 where there is no step.
+pub fn losses_at_the_ends(steps: &[(f64, usize)]) -> (f32, f32) {
+    let tenth = steps.len().div_ceil(10);
+    let mean = |steps: &[(f64, usize)]| {
+        let tokens: usize = steps.iter().map(|(_, tokens)| tokens).sum();
+        let sum: f64 = steps.iter().map(|(loss, tokens)| loss * *tokens as f64).sum();
+        (sum / tokens.max(1) as f64) as f32
+    };
+    (mean(&steps[..tenth]), mean(&steps[steps.len() - tenth..]))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -101,6 +113,16 @@ mod tests {
             }
             prop_assert_eq!(passes, plan(&lengths, 3, tokens_per_step, seed));
         }
+    }
+
+    #[test]
+    fn losses_at_the_ends_are_means_over_tokens_of_a_tenth_of_the_steps() {
+        assert_eq!(losses_at_the_ends(&[]), (0.0, 0.0));
+        assert_eq!(losses_at_the_ends(&[(2.0, 5)]), (2.0, 2.0));
+        assert_eq!(losses_at_the_ends(&[(2.0, 5), (1.0, 5)]), (2.0, 1.0), "they differ within a single pass");
+        let twenty: Vec<(f64, usize)> = (0..20).map(|step| (f64::from(20 - step), 1 + step as usize % 2)).collect();
+        let (first, last) = losses_at_the_ends(&twenty);
+        assert!((first - (20.0 + 2.0 * 19.0) / 3.0).abs() < 1e-5 && (last - (2.0 + 2.0) / 3.0).abs() < 1e-5);
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn run(
 fn serve(learner: &mut Learner, progress: &Progress, message: TrainerMessage) {
     match message {
         TrainerMessage::Train(batch, reply) => {
-            answer(learner, progress, reply, |learner| {
+            answer(learner, progress, reply, |learner, _| {
                 let begun = Instant::now();
                 let metrics = learner.train(&batch)?;
                 let elapsed_ms = begun.elapsed().as_millis() as u64;
@@ -97,31 +97,32 @@ fn serve(learner: &mut Learner, progress: &Progress, message: TrainerMessage) {
             });
         }
         TrainerMessage::WarmStart(request, reply) => {
-            answer(learner, progress, reply, |learner| {
+            answer(learner, progress, reply, |learner, is_wanted| {
                 let begun = Instant::now();
-                let mut report = learner.warm_start(&request)?;
+                let mut report = learner.warm_start_while(&request, is_wanted)?;
                 report.elapsed_ms = begun.elapsed().as_millis() as u64;
                 Ok(report)
             });
         }
         TrainerMessage::Export(request, reply) => {
-            answer(learner, progress, reply, |learner| learner.export(&request));
+            answer(learner, progress, reply, |learner, _| learner.export(&request));
         }
-        TrainerMessage::Save(request, reply) => answer(learner, progress, reply, |learner| learner.save(&request)),
+        TrainerMessage::Save(request, reply) => answer(learner, progress, reply, |learner, _| learner.save(&request)),
         TrainerMessage::Load(dir, reply) => {
-            answer(learner, progress, reply, |learner| learner.load(Path::new(&dir)));
+            answer(learner, progress, reply, |learner, _| learner.load(Path::new(&dir)));
         }
         TrainerMessage::Status(reply) => drop(reply.send(progress.status())),
     }
 }
 
+/// Does one request and answers it; `work` can look whether somebody still waits for the answer.
 fn answer<T>(
     learner: &mut Learner,
     progress: &Progress,
     reply: Reply<Result<T, TrainerFailure>>,
-    work: impl FnOnce(&mut Learner) -> Result<T, TrainerError>,
+    work: impl FnOnce(&mut Learner, &dyn Fn() -> bool) -> Result<T, TrainerError>,
 ) {
-    let result = catch_unwind(AssertUnwindSafe(|| work(learner))).unwrap_or_else(|panic| {
+    let result = catch_unwind(AssertUnwindSafe(|| work(learner, &|| !reply.is_abandoned()))).unwrap_or_else(|panic| {
         let cause = panic_text(&*panic);
         tracing::error!(panic = %cause, "the learner panicked");
         learner.lose(&cause);

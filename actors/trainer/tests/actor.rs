@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use greenroom_core::{Address, Deadline, ask};
 use greenroom_messages::Step;
-use greenroom_messages::trainer::{SaveCheckpoint, TrainerMessage};
+use greenroom_messages::trainer::{SaveCheckpoint, TrainerMessage, WarmStart};
 use greenroom_trainer::model::PolicyModel;
 use greenroom_trainer::{DecoderModel, Learner, Trainer, TrainerArguments, TrainerConfig, TrainerError};
 use ractor::Actor;
@@ -134,6 +134,42 @@ async fn status_is_answered_during_a_step_and_stopping_gives_the_step_up() {
     rig.go_on.send(()).unwrap();
     let failure = step.await.unwrap().unwrap().unwrap().unwrap_err();
     assert_eq!(failure.code, "GR0712", "{failure}");
+}
+
+#[tokio::test]
+async fn a_warm_start_shows_how_far_it_is_and_stops_when_nobody_waits_for_it_any_more() {
+    let rig = start().await;
+    let sample = made_up_batch(1).groups[0].rollouts[0].samples[0].clone();
+    let samples = vec![sample; 40];
+    let request = WarmStart { samples, epochs: 1, tokens_per_step: 16, learning_rate: 1e-3, seed: 1 };
+    for _ in 0..3 {
+        rig.moods.send(Mood::Wait).unwrap();
+    }
+    let (trainer, asked) = (rig.trainer.clone(), request.clone());
+    let asker = greenroom_core::spawn_named("asker", async move {
+        ask(&trainer, soon(), |reply| TrainerMessage::WarmStart(asked, reply)).await
+    });
+    let (begun, go_on) = (rig.begun, rig.go_on);
+    // Two optimizer steps, then it waits inside of the third.
+    let played = greenroom_core::spawn_blocking_named("wait", move || {
+        for step in 0..3 {
+            begun.recv().unwrap();
+            if step < 2 {
+                go_on.send(()).unwrap();
+            }
+        }
+        go_on
+    });
+    let go_on = played.await.unwrap().unwrap();
+    let status = ask(&rig.trainer, soon(), TrainerMessage::Status).await.unwrap();
+    assert_eq!((status.activity.as_str(), status.progress), ("warm start", 2.0 / 20.0));
+    asker.abort();
+    assert!(asker.await.unwrap_err().is_cancelled());
+    go_on.send(()).unwrap();
+    // Requests are served in order: this one is answered when the warm start has stopped, after 3 of 20 steps.
+    let refused = ask(&rig.trainer, soon(), |reply| TrainerMessage::WarmStart(request, reply)).await.unwrap();
+    let failure = refused.unwrap_err();
+    assert!(failure.code == "GR0710" && failure.message.contains("nobody waits"), "{failure}");
 }
 
 #[tokio::test]

@@ -19,6 +19,7 @@ mod receiver;
 mod version;
 
 pub use carrier::{Carrier, DirectoryCarrier};
+mod work;
 pub use chain::{Link, plan};
 pub use codec::{Encoding, decode, encode};
 pub use config::WeightsConfig;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use greenroom_core::{Fault, Reply, Seam};
+use greenroom_core::{Fault, Seam};
 use greenroom_messages::WeightVersion;
 use greenroom_messages::weights::{
     PublishReport, PublishWeights, PublisherStatus, WeightFailure, WeightMode, WeightPublisherMessage,
@@ -18,6 +18,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::files::{CheckpointFiles, rename_synced};
 use crate::version::encode_version;
+use crate::work::{do_blocking, own_directory};
 use crate::{Carrier, WeightsConfig, WeightsError};
 
 /// What a WeightPublisher starts with.
@@ -66,14 +67,10 @@ impl WeightPublisherState {
         let arguments = self.arguments.clone();
         let base = self.base(&request.version);
         let version = request.version.clone();
-        let started_ms = arguments.seam.clock.elapsed_ms();
-        let seam = arguments.seam.clone();
         let work = move || publish(&arguments, &request, base);
-        let published = seam.blocking("weights-publish", work).await;
-        let mut report = published.unwrap_or(Err(WeightsError::Panicked { what: "publishing" }))?;
-        report.elapsed_ms = seam.clock.elapsed_ms() - started_ms;
+        let (report, elapsed_ms) = do_blocking(&self.arguments.seam, "publishing", work).await?;
         self.newest = Some(version);
-        Ok(report)
+        Ok(PublishReport { elapsed_ms, ..report })
     }
 
     fn acknowledge(&mut self, receiver: String, version: WeightVersion, root_hash: &str) {
@@ -180,7 +177,7 @@ impl Actor for WeightPublisher {
         _: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        fs::create_dir_all(&arguments.bases_dir).map_err(|error| WeightsError::file(&arguments.bases_dir, &error))?;
+        own_directory(&arguments.bases_dir)?;
         Ok(WeightPublisherState { arguments, acknowledged: BTreeMap::new(), newest: None })
     }
 
@@ -192,22 +189,16 @@ impl Actor for WeightPublisher {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             WeightPublisherMessage::Publish(request, reply) => {
-                let result = state.publish(request).await;
-                answer(reply, result);
+                reply.send(state.publish(request).await);
             }
             WeightPublisherMessage::Acknowledge { receiver, version, root_hash } => {
                 state.acknowledge(receiver, version, &root_hash);
             }
             WeightPublisherMessage::Status(reply) => {
                 let acknowledged = state.acknowledged.iter().map(|(name, version)| (name.clone(), version.clone()));
-                answer(reply, PublisherStatus { newest: state.newest.clone(), acknowledged: acknowledged.collect() });
+                reply.send(PublisherStatus { newest: state.newest.clone(), acknowledged: acknowledged.collect() });
             }
         }
         Ok(())
     }
-}
-
-/// Answers; an asker that is gone needs none.
-pub(crate) fn answer<T>(reply: Reply<T>, value: T) {
-    reply.send(value);
 }

@@ -14,9 +14,9 @@ use greenroom_messages::weights::{AppliedWeights, ReceiverStatus, WeightFailure,
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::files::{CheckpointFiles, rename_synced};
-use crate::publisher::answer;
 use crate::version::{build_checkpoint, verify_checkpoint};
 use crate::{Carrier, WeightsError, plan};
+use crate::work::{do_blocking, own_directory};
 
 /// What a WeightReceiver starts with.
 #[derive(Clone)]
@@ -50,8 +50,6 @@ pub struct WeightReceiverState {
 
 impl WeightReceiverState {
     async fn apply(&mut self, version: WeightVersion) -> Result<AppliedWeights, WeightFailure> {
-        let seam = self.arguments.seam.clone();
-        let started_ms = seam.clock.elapsed_ms();
         let (arguments, held, wanted) = (self.arguments.clone(), self.held.clone(), version.clone());
         let work = move || {
             // what is held may have been damaged since: then nothing is held, and a full version is the way
@@ -60,11 +58,9 @@ impl WeightReceiverState {
                 _ => Err(error),
             })
         };
-        let applied = seam.blocking("weights-apply", work).await;
-        let mut applied = applied.unwrap_or(Err(WeightsError::Panicked { what: "applying" }))?;
-        applied.elapsed_ms = seam.clock.elapsed_ms() - started_ms;
+        let (applied, elapsed_ms) = do_blocking(&self.arguments.seam, "applying", work).await?;
         self.held = Some(version);
-        Ok(applied)
+        Ok(AppliedWeights { elapsed_ms, ..applied })
     }
 }
 
@@ -157,7 +153,7 @@ impl Actor for WeightReceiver {
         _: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        fs::create_dir_all(&arguments.dir).map_err(|error| WeightsError::file(&arguments.dir, &error))?;
+        own_directory(&arguments.dir)?;
         Ok(WeightReceiverState { arguments, held: None })
     }
 
@@ -169,12 +165,11 @@ impl Actor for WeightReceiver {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             WeightReceiverMessage::Apply(version, reply) => {
-                let result = state.apply(version).await;
-                answer(reply, result);
+                reply.send(state.apply(version).await);
             }
             WeightReceiverMessage::Status(reply) => {
                 let receiver = state.arguments.receiver.clone();
-                answer(reply, ReceiverStatus { receiver, version: state.held.clone() });
+                reply.send(ReceiverStatus { receiver, version: state.held.clone() });
             }
         }
         Ok(())

@@ -260,4 +260,16 @@ impl EngineApi for HttpEngineApi {
     async fn loads(&self, deadline: Deadline) -> Result<Loads, ApiError> {
         Ok(self.get::<wire::LoadsAnswer>("/v1/loads", deadline).await?.total())
     }
+
+    async fn progress(&self, deadline: Deadline) -> Result<Option<String>, ApiError> {
+        Ok(Some(self.get::<wire::LoadsAnswer>("/v1/loads", deadline).await?.progress()))
+    }
+
+    async fn weight_rows(&self, name: &str, rows: u32, deadline: Deadline) -> Result<Vec<f64>, ApiError> {
+        let path = "/get_weights_by_name";
+        let bytes =
+            self.post(path, Credential::Admin, &json!({ "name": name, "truncate_size": rows }), deadline).await?;
+        let answer: serde_json::Value = self.decode(path, &bytes)?;
+        wire::flat_numbers(&answer).ok_or_else(|| self.malformed(path, "it is no list of numbers".to_owned()))
+    }
 }

@@ -241,6 +241,19 @@ pub(super) struct UpdateAnswer {
     pub(super) message: String,
 }
 
+/// The numbers of an answer of `POST /get_weights_by_name`, which are lists in lists.
+pub(super) fn flat_numbers(answer: &Value) -> Option<Vec<f64>> {
+    match answer {
+        Value::Array(items) => {
+            let lists = items.iter().map(flat_numbers).collect::<Option<Vec<_>>>()?;
+            Some(lists.concat())
+        }
+        // JSON has no infinity and no NaN: what stands in their place is no finite number either
+        Value::Null => Some(vec![f64::NAN]),
+        number => number.as_f64().map(|number| vec![number]),
+    }
+}
+
 /// `GET /v1/loads`.
 #[derive(Debug, Deserialize)]
 pub(super) struct LoadsAnswer {
@@ -253,11 +266,35 @@ struct RankLoad {
     num_running_reqs: u32,
     #[serde(default)]
     num_waiting_reqs: u32,
+    #[serde(default)]
+    num_used_tokens: u64,
+    #[serde(default)]
+    num_total_tokens: u64,
+    #[serde(default)]
+    gen_throughput: f64,
+    #[serde(default)]
+    total_prefill_busy_us: u64,
 }
 
 impl LoadsAnswer {
     pub(super) fn total(&self) -> Loads {
         let sum = |count: fn(&RankLoad) -> u32| self.loads.iter().map(count).fold(0, u32::saturating_add);
         Loads { running: sum(|load| load.num_running_reqs), waiting: sum(|load| load.num_waiting_reqs) }
+    }
+
+    /// What moves with every token, in words.
+    pub(super) fn progress(&self) -> String {
+        let rank = |load: &RankLoad| {
+            format!(
+                "running {}, waiting {}, tokens held {} of {}, {:.1} tokens/s, prefill {} us",
+                load.num_running_reqs,
+                load.num_waiting_reqs,
+                load.num_used_tokens,
+                load.num_total_tokens,
+                load.gen_throughput,
+                load.total_prefill_busy_us
+            )
+        };
+        self.loads.iter().map(rank).collect::<Vec<_>>().join("; ")
     }
 }

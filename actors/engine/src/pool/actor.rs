@@ -234,14 +234,20 @@ impl EnginePoolState {
         }
     }
 
-    fn on_update(&mut self, wish: UpdateWeights, reply: Reply<Vec<EngineUpdate>>) {
+    fn on_update(&mut self, wish: UpdateWeights, mut reply: Reply<Vec<EngineUpdate>>) {
         let forward = self.wanted.as_ref().is_none_or(|wanted| wish.version.number >= wanted.version.number);
         if forward && wish.version.run == self.arguments.run {
             self.wanted = Some(wish.clone());
         }
         let (proxies, order) = (self.members.addresses(), self.arguments.config.update_order);
         spawn_named(format!("engine-update {}", wish.version), async move {
-            reply.send(update_fleet(proxies, wish, order).await);
+            let updates = tokio::select! {
+                biased;
+                updates = update_fleet(proxies, wish, order) => updates,
+                // Nobody waits any more; the proxies know what is wanted and go on towards it.
+                () = reply.abandoned() => return,
+            };
+            reply.send(updates);
         });
     }
 

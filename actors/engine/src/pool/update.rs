@@ -31,9 +31,34 @@ impl Quorum {
     }
 }
 
-/// Asks every proxy; each answers, or is answered for, within the wish's time and a grace.
+/// The wait before a fleet of which nobody could be reached is asked again, in milliseconds.
+const AGAIN_MS: u64 = 1_000;
+
+/// Asks every proxy; each answers, or is answered for, within the wish's time and a grace. A fleet goes on without the
+/// engines that cannot be reached; where that is all of them, they are asked again until the wish's time is over: engines
+/// that are being started take minutes, and without one nothing can go on.
 pub(super) async fn update_fleet(
     proxies: Vec<(EngineId, Address<EngineProxyMessage>)>,
+    wish: UpdateWeights,
+    order: UpdateOrder,
+) -> Vec<EngineUpdate> {
+    let deadline = Deadline::after_ms(wish.timeout_ms.min(u64::from(u32::MAX)));
+    loop {
+        let timeout_ms = deadline.remaining().as_millis() as u64;
+        let updates = ask_all(&proxies, UpdateWeights { timeout_ms, ..wish.clone() }, order).await;
+        let out_of_reach = |update: &EngineUpdate| {
+            update.result.as_ref().is_err_and(|failure| failure.kind == EngineFailureKind::Lost)
+        };
+        let is_over = deadline.remaining().as_millis() as u64 <= AGAIN_MS;
+        if is_over || Quorum::of(&updates).reached(1) || !updates.iter().any(out_of_reach) {
+            return updates;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(AGAIN_MS)).await;
+    }
+}
+
+async fn ask_all(
+    proxies: &[(EngineId, Address<EngineProxyMessage>)],
     wish: UpdateWeights,
     order: UpdateOrder,
 ) -> Vec<EngineUpdate> {

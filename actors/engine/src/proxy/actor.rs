@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::control::{call_name, make_call};
 use super::effect::{Admission, Call, CallAnswer, Effect, Input, Report};
 use super::state::{EngineMachine, MachineSettings};
 use super::turn::Turn;
@@ -209,6 +210,10 @@ impl EngineProxyState {
                 let asker = format!("engine-proxy {}", self.arguments.spec.engine);
                 self.record(RunEvent::AskFailed { asker, error });
             }
+            Effect::Note(text) => {
+                tracing::info!("{text}");
+                self.record(RunEvent::Note { source: format!("engine-proxy {}", self.arguments.spec.engine), text });
+            }
         }
     }
 
@@ -219,13 +224,13 @@ impl EngineProxyState {
     }
 
     fn call(&mut self, myself: &ActorRef<EngineProxyInput>, ticket: u64, call: Call, within_ms: u64) {
-        let api = self.arguments.api.clone();
+        let (api, seam) = (self.arguments.api.clone(), self.arguments.seam.clone());
         let url = self.arguments.spec.url.clone();
         let lost = ApiError::Lost { call: "control call", url: url.clone(), message: "its task ended".into() };
         let guard = ReportOnDrop::new(myself, EngineProxyInput::Called(ticket, Err(lost)));
         let task = spawn_named(format!("engine-control {}", self.arguments.spec.engine), async move {
             let deadline = Deadline::after_ms(within_ms);
-            let result = tokio::time::timeout_at(deadline.instant(), make_call(&*api, &call, deadline)).await;
+            let result = tokio::time::timeout_at(deadline.instant(), make_call(&*api, &seam, &call, deadline)).await;
             let timed_out = ApiError::TimedOut { call: call_name(&call), url, waited_ms: within_ms };
             guard.report(EngineProxyInput::Called(ticket, result.unwrap_or(Err(timed_out))));
         });
@@ -301,37 +306,6 @@ impl EngineProxyState {
                 reply.send(self.machine.status());
             }
         }
-    }
-}
-
-fn call_name(call: &Call) -> &'static str {
-    match call {
-        Call::Reach | Call::Confirm => "/model_info",
-        Call::Inspect => "/server_info",
-        Call::Probe { .. } => "/ready",
-        Call::Pause(_) => "/pause_generation",
-        Call::Load(_) => "/update_weights_from_disk",
-        Call::Resume => "/continue_generation",
-    }
-}
-
-async fn make_call(api: &dyn EngineApi, call: &Call, deadline: Deadline) -> Result<CallAnswer, ApiError> {
-    match call {
-        Call::Reach | Call::Confirm => Ok(CallAnswer::Model(api.model_info(deadline).await?)),
-        Call::Inspect => Ok(CallAnswer::Inspected(api.server_info(deadline).await?, api.model_info(deadline).await?)),
-        Call::Probe { ready } => {
-            let ready = match *ready {
-                false => true,
-                true => match api.ready(deadline).await {
-                    Err(ApiError::Missing { .. }) => true,
-                    answer => answer?,
-                },
-            };
-            Ok(CallAnswer::Probed(ready, api.model_info(deadline).await?))
-        }
-        Call::Pause(mode) => api.pause(*mode, deadline).await.map(|()| CallAnswer::Done),
-        Call::Load(load) => api.update_weights_from_disk(load, deadline).await.map(|()| CallAnswer::Done),
-        Call::Resume => api.continue_generation(deadline).await.map(|()| CallAnswer::Done),
     }
 }
 

@@ -9,10 +9,10 @@ use super::state::{EngineMachine, Flight};
 type Refusal = (EngineFailureKind, String);
 
 impl EngineMachine {
-    pub(super) fn on_generate(&mut self, admission: Admission) {
+    pub(super) fn on_generate(&mut self, now_ms: u64, admission: Admission) {
         match self.admit(&admission) {
             Ok((max_new_tokens, version)) => {
-                let flight = Flight { rollout: admission.rollout, aborted: false };
+                let flight = Flight { rollout: admission.rollout, aborted: false, sent_ms: now_ms };
                 self.flights.insert(admission.rid.clone(), flight);
                 self.effects.push(Effect::Send { rid: admission.rid, max_new_tokens, version });
             }
@@ -67,7 +67,8 @@ impl EngineMachine {
     pub(super) fn on_finished(&mut self, now_ms: u64, rid: &str, report: Report) {
         let Some(flight) = self.flights.remove(rid) else { return };
         match report {
-            Report::Answered | Report::Refused | Report::Cancelled => {}
+            Report::Answered => self.standstill = None,
+            Report::Refused | Report::Cancelled => {}
             Report::TimedOut | Report::Abandoned => {
                 if !flight.aborted {
                     self.effects.push(Effect::Abort(rid.to_owned()));

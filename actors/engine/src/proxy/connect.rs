@@ -4,8 +4,8 @@ use greenroom_messages::WeightVersion;
 use greenroom_messages::engine::{EngineFailure, EngineFailureKind, EngineState};
 use rand::Rng;
 
-use super::effect::{Call, CallAnswer, Effect};
-use super::state::{EngineMachine, Facts, Timer};
+use super::effect::{Call, CallAnswer, Effect, Progress};
+use super::state::{EngineMachine, Facts, Standstill, Timer};
 use crate::{ApiError, ModelInfo, ServerInfo, SglangVersion};
 
 impl EngineMachine {
@@ -24,11 +24,14 @@ impl EngineMachine {
             (Call::Reach, Ok(_)) => self.inspect(None),
             (Call::Reach, Err(error)) => self.on_not_reached(now_ms, &error),
             (Call::Inspect, Ok(CallAnswer::Inspected(server, model))) => self.on_inspected(now_ms, server, &model),
-            (Call::Probe { .. }, Ok(CallAnswer::Probed(ready, model))) => self.on_probed(now_ms, ready, &model),
+            (Call::Probe { .. }, Ok(CallAnswer::Probed(ready, model, progress))) => {
+                self.on_probed(now_ms, ready, &model, progress);
+            }
             (Call::Pause(_), Ok(_)) => self.load(now_ms),
             (Call::Load(_), Ok(_)) => self.confirm(),
             (Call::Load(_), Err(error)) if !error.engine_in_doubt() => self.taint(now_ms, error.to_string()),
             (Call::Confirm, Ok(CallAnswer::Model(model))) => self.on_confirmed(now_ms, &model),
+            (Call::SpotCheck { .. }, Ok(CallAnswer::SpotChecked(verdict))) => self.on_spot_checked(now_ms, verdict),
             (Call::Resume, Ok(_)) => self.serve(now_ms),
             (_, Err(error)) if error.engine_in_doubt() => self.lose(now_ms, &error.to_string()),
             (_, Err(error)) => self.reject_engine(now_ms, &error.to_string()),
@@ -59,12 +62,17 @@ impl EngineMachine {
         let restarted = self.facts.as_ref().is_some_and(|known| known.identity != facts.identity);
         self.distrust |= restarted;
         self.facts = Some(facts);
+        // It is there: who waits for it has the whole of its time again.
+        for waiter in &mut self.waiters {
+            waiter.deadline_ms = waiter.limit_ms;
+        }
         self.confirmed = self.own_version(&model.weight_version).filter(|_| !self.distrust);
         match self.wanted.clone() {
             Some(wish) if self.confirmed.as_ref() != Some(&wish.version) => {
                 self.set_state(EngineState::Syncing, None);
                 self.begin_update(now_ms, wish);
             }
+            Some(wish) if self.confirmed.is_some() => self.check_numbers(&wish),
             // Whoever had this engine before may have left it paused.
             _ if self.confirmed.is_some() => self.resume(),
             _ => {
@@ -95,6 +103,7 @@ impl EngineMachine {
         };
         Ok(Facts {
             features: version.features(),
+            spot_check: self.settings.config.spot_check && version.features().weights_by_name,
             context_tokens: context_tokens.into(),
             max_prompt_tokens: max_prompt_tokens.into(),
             identity: server.identity,
@@ -117,11 +126,44 @@ impl EngineMachine {
         self.set_timer(Timer::Probe, now_ms + self.settings.config.probe_interval_ms);
         if self.call.is_none() {
             let ready = self.facts.as_ref().is_some_and(|facts| facts.features.ready);
-            self.call(Call::Probe { ready }, self.settings.config.deadlines.probe_ms);
+            let progress = self.is_worth_watching(now_ms);
+            self.call(Call::Probe { ready, progress }, self.settings.config.deadlines.probe_ms);
         }
     }
 
-    fn on_probed(&mut self, now_ms: u64, ready: bool, model: &ModelInfo) {
+    /// Whether a request is in flight for so long that the engine may have stalled.
+    fn is_worth_watching(&self, now_ms: u64) -> bool {
+        let stall_ms = self.settings.config.stall_ms;
+        let tells = stall_ms > 0 && self.facts.as_ref().is_some_and(|facts| facts.features.loads);
+        tells && self.flights.values().any(|flight| now_ms.saturating_sub(flight.sent_ms) >= stall_ms / 4)
+    }
+
+    /// An engine that answers its probes and makes no token is as good as dead for those who wait for their turns.
+    fn watch_progress(&mut self, now_ms: u64, progress: Progress) {
+        let (at, failing) = match progress {
+            Progress::Unknown => return self.standstill = None,
+            Progress::At(at) => (Some(at), None),
+            Progress::Failing(reason) => (None, Some(reason)),
+        };
+        let before = self.standstill.take();
+        let stands = before.filter(|before| at.is_none() || before.at.is_none() || before.at == at);
+        let since_ms = stands.as_ref().map_or(now_ms, |stands| stands.since_ms);
+        let at = at.or_else(|| stands.and_then(|stands| stands.at));
+        let still_ms = now_ms.saturating_sub(since_ms);
+        if still_ms < self.settings.config.stall_ms {
+            self.standstill = Some(Standstill { at, since_ms });
+            return;
+        }
+        let what = failing.or(at).unwrap_or_default();
+        let reason = format!(
+            "it holds {} requests and has made no token for {} s ({what})",
+            self.flights.len(),
+            still_ms / 1_000
+        );
+        self.lose(now_ms, &reason);
+    }
+
+    fn on_probed(&mut self, now_ms: u64, ready: bool, model: &ModelInfo, progress: Progress) {
         let Some(confirmed) = &self.confirmed else { return };
         if model.weight_version != confirmed.to_string() {
             let seen = &model.weight_version;
@@ -130,8 +172,9 @@ impl EngineMachine {
         }
         if !ready {
             // Somebody paused it. Verified again, it is told to go on.
-            self.inspect(Some("it was paused by someone else".to_owned()));
+            return self.inspect(Some("it was paused by someone else".to_owned()));
         }
+        self.watch_progress(now_ms, progress);
     }
 
     /// What is loaded is not what was confirmed: verify again, and load before it serves.
@@ -171,6 +214,7 @@ impl EngineMachine {
         self.gate_closed_ms.get_or_insert(now_ms);
         self.distrust |= self.update.take().is_some_and(|update| update.loading);
         self.confirmed = None;
+        self.standstill = None;
         self.call = None;
         self.timers.clear();
         self.set_state(state, Some(reason.to_owned()));

@@ -89,6 +89,8 @@ pub enum Call {
     Probe {
         /// Whether the server has `/ready`.
         ready: bool,
+        /// Whether to ask how far it is.
+        progress: bool,
     },
     /// Stop generating.
     Pause(ServerPause),
@@ -96,8 +98,39 @@ pub enum Call {
     Load(LoadWeights),
     /// Which weights does it have now?
     Confirm,
+    /// Are its weights those of the file that it was told to load?
+    SpotCheck {
+        /// The directory, as seen from the engine's host.
+        model_dir: String,
+        /// Which tensors to look at: others for each version.
+        turn: u64,
+        /// How long an answer may take, in milliseconds.
+        answer_ms: u64,
+    },
     /// Go on generating.
     Resume,
+}
+
+/// How far an engine is, as far as it can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It was not asked, or cannot tell.
+    Unknown,
+    /// In words that change whenever it goes on.
+    At(String),
+    /// It should have told and did not: why.
+    Failing(String),
+}
+
+/// What a spot check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SpotVerdict {
+    /// The same numbers.
+    Same,
+    /// Other numbers: what differs.
+    Different(String),
+    /// Nothing could be compared: why.
+    Unable(String),
 }
 
 /// The answer to a control call.
@@ -109,8 +142,10 @@ pub enum CallAnswer {
     Model(ModelInfo),
     /// To [`Call::Inspect`].
     Inspected(ServerInfo, ModelInfo),
-    /// To [`Call::Probe`]: whether it is ready, and its weights.
-    Probed(bool, ModelInfo),
+    /// To [`Call::Probe`]: whether it is ready, its weights, and how far it is.
+    Probed(bool, ModelInfo, Progress),
+    /// To [`Call::SpotCheck`].
+    SpotChecked(SpotVerdict),
 }
 
 /// What the proxy must do.
@@ -163,4 +198,6 @@ pub enum Effect {
     Moved(EngineStatus),
     /// Tell the journal that a question had no answer.
     AskFailed(String),
+    /// Tell the journal what a person should know.
+    Note(String),
 }

@@ -3,7 +3,9 @@
 mod actor;
 mod admit;
 mod connect;
+mod control;
 mod effect;
+mod spot_check;
 mod state;
 #[cfg(test)]
 mod state_random_tests;
@@ -13,5 +15,5 @@ mod turn;
 mod update;
 
 pub use actor::{EngineProxy, EngineProxyArguments, EngineProxyInput};
-pub use effect::{Admission, Call, CallAnswer, Effect, Input, Report};
+pub use effect::{Admission, Call, CallAnswer, Effect, Input, Progress, Report, SpotVerdict};
 pub use state::{EngineMachine, MachineSettings};

@@ -42,6 +42,8 @@ pub(super) struct Facts {
     pub context_tokens: u64,
     pub max_prompt_tokens: u64,
     pub identity: String,
+    /// Whether a load is confirmed by some of its numbers, too.
+    pub spot_check: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +63,14 @@ pub(super) enum Timer {
 pub(super) struct Flight {
     pub rollout: RolloutId,
     pub aborted: bool,
+    pub sent_ms: u64,
+}
+
+/// An engine that was seen at the same place more than once.
+#[derive(Clone, Debug)]
+pub(super) struct Standstill {
+    pub at: Option<String>,
+    pub since_ms: u64,
 }
 
 /// An update under way.
@@ -78,7 +88,9 @@ pub(super) struct Waiter {
     pub id: u64,
     pub version: WeightVersion,
     pub timeout_ms: u64,
+    /// When it is answered at the latest; earlier than its time-out while the engine cannot be reached.
     pub deadline_ms: u64,
+    pub limit_ms: u64,
 }
 
 /// The state machine of one engine.
@@ -97,6 +109,9 @@ pub struct EngineMachine {
     pub(super) gate_closed_ms: Option<u64>,
     pub(super) drained: bool,
     pub(super) flights: BTreeMap<String, Flight>,
+    pub(super) standstill: Option<Standstill>,
+    /// Why loads are confirmed by their label alone, if that was said.
+    pub(super) label_only: Option<String>,
     pub(super) call: Option<(u64, Call)>,
     pub(super) next_ticket: u64,
     pub(super) timers: BTreeMap<Timer, u64>,
@@ -121,6 +136,8 @@ impl EngineMachine {
             gate_closed_ms: None,
             drained: false,
             flights: BTreeMap::new(),
+            standstill: None,
+            label_only: None,
             call: None,
             next_ticket: 0,
             timers: BTreeMap::new(),
@@ -141,7 +158,7 @@ impl EngineMachine {
                     self.on_called(now_ms, call, result);
                 }
             }
-            Input::Generate(admission) => self.on_generate(admission),
+            Input::Generate(admission) => self.on_generate(now_ms, admission),
             Input::Finished(rid, report) => self.on_finished(now_ms, &rid, report),
             Input::Release(rollout) => self.on_release(rollout),
             Input::Update(waiter, wish) => self.on_update(now_ms, waiter, wish),

@@ -27,7 +27,11 @@ impl Server {
                 let identity = self.identity.to_string();
                 CallAnswer::Inspected(ServerInfo { identity, ..server() }, model)
             }
-            Call::Probe { .. } => CallAnswer::Probed(true, model),
+            Call::Probe { .. } => CallAnswer::Probed(true, model, Progress::Unknown),
+            Call::SpotCheck { turn, .. } => CallAnswer::SpotChecked(match self.loaded == Some(*turn) {
+                true => SpotVerdict::Same,
+                false => SpotVerdict::Different("other numbers".into()),
+            }),
             Call::Load(load) => {
                 self.label = load.weight_version.clone();
                 self.loaded = load.weight_version.parse::<WeightVersion>().ok().map(|version| version.number);
@@ -65,7 +69,9 @@ fn it_never_serves_inadmissible_weights_and_every_question_ends() {
 
 /// One random life of an engine and its proxy.
 fn live(seed: u64, steps: Vec<(u8, u64, u8)>, seen: &mut Seen) -> Result<(), TestCaseError> {
-    let mut machine = EngineMachine::new(MachineSettings { seed: Seed::new(seed), ..settings(None) });
+    let mut settings = MachineSettings { seed: Seed::new(seed), ..settings(None) };
+    settings.config.spot_check = true;
+    let mut machine = EngineMachine::new(settings);
     let mut server = Server { label: "default".into(), loaded: None, identity: 0 };
     let (mut now_ms, mut rid, mut waiter, mut wanted) = (0, 0, 0_u64, 0);
     let mut flying = std::collections::BTreeSet::new();

@@ -52,7 +52,7 @@ pub(super) fn settings(wanted: Option<UpdateWeights>) -> MachineSettings {
         spec: EngineSpec { engine: EngineId::new("e1"), url: "http://e1".into(), max_in_flight: 2 },
         run: RunId::new("run"),
         vocabulary_tokens: 100,
-        config: EngineConfig::default(),
+        config: EngineConfig { spot_check: false, ..EngineConfig::default() },
         wanted,
         distrust: false,
         seed: Seed::new(7),
@@ -130,7 +130,9 @@ fn show(effect: &Effect) -> String {
         Effect::Call { call, .. } => match call {
             Call::Load(load) => format!("load {} flush={}", load.weight_version, load.flush_cache),
             Call::Pause(mode) => format!("pause {mode:?}"),
-            Call::Probe { ready } => format!("probe ready={ready}"),
+            Call::Probe { ready, progress: false } => format!("probe ready={ready}"),
+            Call::Probe { ready, progress: true } => format!("probe ready={ready} and progress"),
+            Call::SpotCheck { turn, .. } => format!("spot check {turn}"),
             call => format!("{call:?}").to_lowercase(),
         },
         Effect::Send { rid, max_new_tokens, version } => format!("send {rid} max={max_new_tokens} v={version}"),
@@ -145,6 +147,7 @@ fn show(effect: &Effect) -> String {
             format!("{} {version}", format!("{:?}", status.state).to_lowercase())
         }
         Effect::AskFailed(_) => "ask failed".into(),
+        Effect::Note(text) => format!("note: {text}"),
     }
 }
 
@@ -276,7 +279,10 @@ fn a_tainted_engine_stops_trying_and_takes_the_next_version() {
         assert_eq!(bench.state(), EngineState::Tainted);
         bench.wake();
     }
-    assert_eq!(bench.machine.call.as_ref().map(|(_, call)| call.clone()), Some(Call::Probe { ready: true }));
+    assert_eq!(
+        bench.machine.call.as_ref().map(|(_, call)| call.clone()),
+        Some(Call::Probe { ready: true, progress: false })
+    );
     assert_eq!(bench.step(Input::Update(2, wish(3, PauseMode::Drain))), ["updating -", "pause Abort"]);
 }
 
@@ -329,7 +335,7 @@ fn a_loss_answers_all_that_is_in_flight_and_those_who_wait_within_their_patience
 
 #[test]
 fn a_restart_is_seen_by_the_label_and_by_the_identity() {
-    let probed = |label: &str| Ok(CallAnswer::Probed(true, model(label)));
+    let probed = |label: &str| Ok(CallAnswer::Probed(true, model(label), Progress::Unknown));
     let mut bench = Bench::serving(1);
     assert_eq!(bench.wake(), ["probe ready=true"]);
     assert_eq!(bench.answer(probed("run:1")), Vec::<String>::new());
@@ -360,7 +366,10 @@ fn an_answer_from_other_weights_closes_the_gate() {
 fn an_engine_paused_by_another_is_told_to_go_on() {
     let mut bench = Bench::serving(1);
     bench.wake();
-    assert_eq!(bench.answer(Ok(CallAnswer::Probed(false, model("run:1")))), ["verifying run:1", "inspect"]);
+    assert_eq!(
+        bench.answer(Ok(CallAnswer::Probed(false, model("run:1"), Progress::Unknown))),
+        ["verifying run:1", "inspect"]
+    );
     assert_eq!(bench.inspected("run:1"), ["resume"]);
     assert_eq!(bench.done(), ["serving run:1"]);
 }
@@ -405,21 +414,6 @@ fn wishes_only_go_forward() {
 }
 
 #[test]
-fn an_update_of_an_engine_that_never_comes_ends_at_its_time_out() {
-    let mut bench = Bench::new(settings(None));
-    bench.step(Input::Start);
-    bench.step(Input::Update(1, wish(1, PauseMode::Drain)));
-    let mut seen = Vec::new();
-    while !seen.contains(&"not updated 1 Lost".to_owned()) {
-        if bench.machine.call.is_some() {
-            bench.answer(Err(lost()));
-        }
-        seen = bench.wake();
-    }
-    assert_eq!(bench.now_ms, 1_000 + 60_000);
-}
-
-#[test]
 fn a_drain_for_leaving_ends_when_nothing_is_in_flight_and_can_be_taken_back() {
     let mut bench = Bench::serving(1);
     bench.step(Input::Generate(admission("r1")));
@@ -449,4 +443,154 @@ fn failures_are_of_infrastructure_except_for_the_context() {
     let [Effect::Reject { failure, .. }] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(failure.kind, EngineFailureKind::ContextExceeded);
     assert!(failure.message.contains("100 tokens"), "{failure}");
+}
+
+/// A machine that compares numbers, with a wish for version 1.
+fn checking() -> Bench {
+    let mut settings = settings(Some(wish(1, PauseMode::Drain)));
+    settings.config.spot_check = true;
+    let mut bench = Bench::new(settings);
+    bench.step(Input::Start);
+    bench.labelled("default");
+    bench
+}
+
+fn verdict(verdict: SpotVerdict) -> Result<CallAnswer, ApiError> {
+    Ok(CallAnswer::SpotChecked(verdict))
+}
+
+#[test]
+fn a_label_is_believed_when_the_numbers_are_those_of_the_file() {
+    let mut bench = checking();
+    bench.inspected("default");
+    bench.done();
+    bench.done();
+    assert_eq!(bench.labelled("run:1"), ["spot check 1"]);
+    assert_eq!(bench.step(Input::Generate(admission("r"))), ["reject r NoEngine"], "not before");
+    assert_eq!(bench.answer(verdict(SpotVerdict::Same)), ["resume"]);
+    assert_eq!(bench.done(), ["serving run:1"]);
+}
+
+#[test]
+fn other_numbers_than_the_files_taint_until_a_full_load_succeeds() {
+    let mut bench = checking();
+    bench.inspected("default");
+    bench.step(Input::Update(1, wish(1, PauseMode::Drain)));
+    bench.done();
+    bench.done();
+    bench.labelled("run:1");
+    let different = || verdict(SpotVerdict::Different("value 3 of w is 0 at the engine".into()));
+    assert_eq!(bench.answer(different()), ["tainted -", "not updated 1 Refused"]);
+    let trouble = bench.machine.status().trouble.unwrap();
+    assert!(trouble.contains("not those of its label: value 3 of w"), "{trouble}");
+    assert_eq!(bench.wake(), ["updating -", "pause Abort"], "it is loaded again");
+    bench.done();
+    bench.done();
+    bench.labelled("run:1");
+    bench.answer(verdict(SpotVerdict::Same));
+    assert_eq!(bench.done(), ["serving run:1"]);
+
+    let mut bench = checking();
+    assert_eq!(bench.inspected("run:1"), ["spot check 1"], "what an earlier process left there is checked, too");
+    assert_eq!(bench.answer(different()), ["tainted -", "updating -", "pause Abort"]);
+}
+
+#[test]
+fn an_engine_that_cannot_tell_numbers_is_confirmed_by_its_label_and_that_is_said_once() {
+    let mut bench = checking();
+    bench.inspected("default");
+    bench.done();
+    bench.done();
+    bench.labelled("run:1");
+    let seen = bench.answer(verdict(SpotVerdict::Unable("it answers 400".into())));
+    assert_eq!(seen, ["note: loads of engine e1 are confirmed by their label alone: it answers 400", "resume"]);
+    bench.done();
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    bench.done();
+    bench.done();
+    assert_eq!(bench.labelled("run:2"), ["resume"], "it is not asked again");
+
+    let mut bench = checking();
+    let old = ServerInfo { version: "0.5.10.post1".into(), ..server() };
+    bench.answer(Ok(CallAnswer::Inspected(old, model("default"))));
+    bench.done();
+    bench.done();
+    assert_eq!(bench.labelled("run:1"), ["resume"], "a version of which nobody knows what the question does to it");
+}
+
+#[test]
+fn an_engine_that_was_never_seen_holds_an_update_up_for_its_patience_only() {
+    let mut bench = Bench::new(settings(None));
+    bench.step(Input::Start);
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    let patience_ms = bench.now_ms + EngineConfig::default().lost_patience_ms;
+    bench.answer(Err(timed_out()));
+    loop {
+        let seen = bench.wake();
+        if seen.iter().any(|effect| effect == "reach") {
+            bench.answer(Err(timed_out()));
+        }
+        if seen.contains(&"not updated 1 Lost".to_owned()) {
+            break assert_eq!(bench.now_ms, patience_ms);
+        }
+    }
+    while bench.machine.call.is_none() {
+        bench.wake();
+    }
+    bench.labelled("default");
+    assert_eq!(bench.inspected("default"), ["syncing -", "updating -", "pause Abort"], "it gets what is wanted");
+}
+
+#[test]
+fn an_engine_that_is_reached_within_its_patience_has_the_whole_time_to_load() {
+    let mut bench = Bench::new(settings(None));
+    bench.step(Input::Start);
+    bench.step(Input::Update(1, wish(2, PauseMode::Drain)));
+    bench.now_ms += EngineConfig::default().lost_patience_ms - 1;
+    bench.labelled("default");
+    bench.inspected("default");
+    bench.now_ms += 40_000;
+    assert_eq!(bench.step(Input::Tick), Vec::<String>::new(), "a slow load is no silence");
+    bench.done();
+    bench.done();
+    bench.labelled("run:2");
+    assert_eq!(bench.done(), ["updated 1 run:2", "serving run:2"]);
+}
+
+/// Probes at each wake-up with what `progress` says; gives when the engine was lost, counted from the turn's start.
+fn probed_until_lost(progress: impl Fn(u64) -> Progress) -> Option<u64> {
+    let mut bench = Bench::serving(1);
+    bench.step(Input::Generate(admission("r1")));
+    let begun_ms = bench.now_ms;
+    while bench.now_ms < begun_ms + 600_000 {
+        let asked = bench.wake().iter().any(|effect| effect.ends_with("and progress"));
+        let seen = if asked { progress(bench.now_ms - begun_ms) } else { Progress::Unknown };
+        let effects = bench.answer(Ok(CallAnswer::Probed(true, model("run:1"), seen)));
+        if effects.contains(&"lost -".to_owned()) {
+            assert_eq!(effects, ["lost -", "fail r1 Lost"]);
+            return Some(bench.now_ms - begun_ms);
+        }
+    }
+    None
+}
+
+#[test]
+fn an_engine_that_answers_probes_and_makes_no_token_is_lost_long_before_a_turn_times_out() {
+    let stall_ms = EngineConfig::default().stall_ms;
+    let stands = probed_until_lost(|_| Progress::At("tokens 7".into())).unwrap();
+    assert!((stall_ms..stall_ms * 3 / 2).contains(&stands), "{stands} ms");
+    let fails = probed_until_lost(|_| Progress::Failing("500".into())).unwrap();
+    assert!((stall_ms..stall_ms * 3 / 2).contains(&fails), "{fails} ms");
+    let mixed = probed_until_lost(|at_ms| match at_ms / 2_000 % 2 {
+        0 => Progress::Failing("500".into()),
+        _ => Progress::At("tokens 7".into()),
+    });
+    assert_eq!(mixed, Some(stands), "what fails now and then moves nothing");
+    assert_eq!(probed_until_lost(|at_ms| Progress::At(format!("tokens {at_ms}"))), None, "slow is not dead");
+    assert_eq!(
+        probed_until_lost(|at_ms| Progress::At(format!("tokens {}", at_ms / 50_000))),
+        None,
+        "very slow neither"
+    );
+    assert_eq!(probed_until_lost(|_| Progress::Unknown), None, "what cannot be told is no standstill");
 }

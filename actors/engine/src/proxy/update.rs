@@ -2,13 +2,14 @@
 //!
 //! The gate is ours: nothing is sent to a paused engine, because what it holds inside cannot be aborted. A load that is
 //! refused may all the same have changed weights, so it taints; a load whose answer never came leaves doubt, and doubt
-//! ends only with a full load that the engine confirms. Wishes only go forward in number.
+//! ends only with a full load that the engine confirms, by its label and by a sample of its numbers. An engine that cannot
+//! be reached holds nobody up for longer than its patience. Wishes only go forward in number.
 
 use greenroom_messages::engine::{
     EngineFailure, EngineFailureKind, EngineState, PauseMode, UpdateConfirmed, UpdateWeights,
 };
 
-use super::effect::{Call, Effect};
+use super::effect::{Call, Effect, SpotVerdict};
 use super::state::{EngineMachine, Timer, Update, Waiter};
 use crate::{LoadWeights, ModelInfo, ServerPause};
 
@@ -36,11 +37,11 @@ impl EngineMachine {
             let result = Ok(UpdateConfirmed { version, paused_ms: 0 });
             return self.effects.push(Effect::UpdateEnded { waiter, result });
         }
-        let lost = matches!(self.state, EngineState::Lost | EngineState::Incompatible)
-            || (self.state == EngineState::Connecting && self.facts.is_some());
-        let patience_ms = if lost { self.settings.config.lost_patience_ms } else { timeout_ms };
-        let deadline_ms = now_ms.saturating_add(timeout_ms.min(patience_ms));
-        self.waiters.push(Waiter { id: waiter, version, timeout_ms, deadline_ms });
+        let unreachable = matches!(self.state, EngineState::Lost | EngineState::Incompatible | EngineState::Connecting);
+        let patience_ms = if unreachable { self.settings.config.lost_patience_ms } else { timeout_ms };
+        let (deadline_ms, limit_ms) =
+            (now_ms.saturating_add(timeout_ms.min(patience_ms)), now_ms.saturating_add(timeout_ms));
+        self.waiters.push(Waiter { id: waiter, version, timeout_ms, deadline_ms, limit_ms });
         if settled
             || self.state == EngineState::Tainted
             || (self.state == EngineState::Syncing && self.update.is_none())
@@ -152,13 +153,54 @@ impl EngineMachine {
 
     pub(super) fn on_confirmed(&mut self, now_ms: u64, model: &ModelInfo) {
         let Some(update) = &self.update else { return };
-        let version = update.wish.version.clone();
-        if model.weight_version != version.to_string() {
-            return self.taint(now_ms, format!("it loaded {version} and reports {:?}", model.weight_version));
+        let wish = update.wish.clone();
+        if model.weight_version != wish.version.to_string() {
+            return self.taint(now_ms, format!("it loaded {} and reports {:?}", wish.version, model.weight_version));
         }
-        self.confirmed = Some(version);
-        self.distrust = false;
-        self.failed_loads = 0;
+        self.check_numbers(&wish);
+    }
+
+    /// A label is what an engine was told; where it can tell some of its numbers, these are compared with the file's.
+    pub(super) fn check_numbers(&mut self, wish: &UpdateWeights) {
+        if !self.facts.as_ref().is_some_and(|facts| facts.spot_check) {
+            return self.accept_weights();
+        }
+        let answer_ms = self.settings.config.deadlines.info_ms;
+        let (model_dir, turn) = (wish.model_dir.clone(), wish.version.number);
+        // A little longer than the answer: the file is read, too.
+        self.call(Call::SpotCheck { model_dir, turn, answer_ms }, answer_ms.saturating_mul(2));
+    }
+
+    pub(super) fn on_spot_checked(&mut self, now_ms: u64, verdict: SpotVerdict) {
+        match verdict {
+            SpotVerdict::Same => {}
+            SpotVerdict::Different(what) => {
+                return self.taint(now_ms, format!("its weights are not those of its label: {what}"));
+            }
+            SpotVerdict::Unable(reason) => self.trust_labels(reason),
+        }
+        self.accept_weights();
+    }
+
+    /// From now on, until the engine is verified again, its labels are believed; that is said once.
+    fn trust_labels(&mut self, reason: String) {
+        if let Some(facts) = &mut self.facts {
+            facts.spot_check = false;
+        }
+        if self.label_only.as_ref() != Some(&reason) {
+            let engine = &self.settings.spec.engine;
+            let text = format!("loads of engine {engine} are confirmed by their label alone: {reason}");
+            self.effects.push(Effect::Note(text));
+            self.label_only = Some(reason);
+        }
+    }
+
+    fn accept_weights(&mut self) {
+        if let Some(update) = &self.update {
+            self.confirmed = Some(update.wish.version.clone());
+            self.distrust = false;
+            self.failed_loads = 0;
+        }
         self.resume();
     }
 

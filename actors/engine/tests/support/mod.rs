@@ -31,6 +31,10 @@ pub struct Script {
     pub generate_ms: u64,
     /// What every turn yields: three tokens.
     pub output_ids: [u32; 3],
+    /// What it tells of its progress; it moves on by itself where this is `None`.
+    pub progress: Option<String>,
+    /// The first value of each of its weights, where it can tell.
+    pub weight: Option<f64>,
     pub load_ms: u64,
     /// Every call in order.
     pub log: Vec<String>,
@@ -55,6 +59,8 @@ impl ScriptedEngine {
             panic: set(),
             generate_ms: 100,
             output_ids: [1, 2, 3],
+            progress: None,
+            weight: None,
             load_ms: 50,
             log: Vec::new(),
             running: BTreeMap::new(),
@@ -184,6 +190,18 @@ impl EngineApi for ScriptedEngine {
         self.enter("loads", "").await?;
         Ok(Loads::default())
     }
+
+    async fn progress(&self, _: Deadline) -> Result<Option<String>, ApiError> {
+        self.enter("progress", "").await?;
+        Ok(Some(self.with(|script| script.progress.clone().unwrap_or_else(|| script.log.len().to_string()))))
+    }
+
+    async fn weight_rows(&self, name: &str, rows: u32, _: Deadline) -> Result<Vec<f64>, ApiError> {
+        self.enter("weight_rows", name).await?;
+        let missing = || ApiError::Missing { call: "/get_weights_by_name", url: "scripted".into() };
+        let weight = self.with(|script| script.weight).ok_or_else(missing)?;
+        Ok(vec![weight; rows as usize])
+    }
 }
 
 pub fn version(number: u64) -> WeightVersion {
@@ -238,6 +256,16 @@ impl Fleet {
     pub async fn start(engines: usize, max_in_flight: u32, config: EngineConfig) -> Self {
         let spare = 2;
         let scripted: Vec<_> = (0..engines + spare).map(|_| ScriptedEngine::new()).collect();
+        Self::over(scripted, engines, max_in_flight, config).await
+    }
+
+    /// A fleet of the first `engines` of these.
+    pub async fn over(
+        scripted: Vec<Arc<ScriptedEngine>>,
+        engines: usize,
+        max_in_flight: u32,
+        config: EngineConfig,
+    ) -> Self {
         let by_name = scripted.clone();
         let api: ApiFactory = Arc::new(move |spec: &EngineSpec| {
             let index: usize = spec.engine.as_str()[1..].parse().unwrap();

@@ -137,6 +137,8 @@ pub struct GenerationRequest {
     pub token_ids_logprob: Vec<u32>,
     /// `true`: one event per decoding step. `false`: tokens may be held back and come together just before the end.
     pub stream: bool,
+    /// Keys and values are shared only between requests of the same key (SGLang's `extra_key`); empty is a key like others.
+    pub cache_key: String,
 }
 
 impl GenerationRequest {
@@ -152,6 +154,7 @@ impl GenerationRequest {
             top_logprobs_num: 0,
             token_ids_logprob: Vec::new(),
             stream: false,
+            cache_key: String::new(),
         }
     }
 }
@@ -246,6 +249,11 @@ pub struct Finished {
 /// What the caller of a request hears.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GenerationEvent {
+    /// Of a streamed request, once, before its tokens: it runs.
+    Started {
+        /// As [`Finished::cached_tokens`].
+        cached_tokens: usize,
+    },
     /// New tokens since the last event, in order, at least one.
     Tokens(Vec<GeneratedToken>),
     /// The end; nothing follows. Boxed because it is far larger than the other.

@@ -27,6 +27,8 @@ pub struct Sequence {
     pub slot: Option<usize>,
     /// Prompt tokens taken from the cache at first admission; `None` before it.
     pub cached_tokens: Option<usize>,
+    /// Whether its start was announced.
+    pub start_announced: bool,
     /// How often it was retracted.
     pub retractions: u32,
     /// Scores of the prompt so far.
@@ -58,6 +60,7 @@ impl Sequence {
             computed: 0,
             slot: None,
             cached_tokens: None,
+            start_announced: false,
             retractions: 0,
             prompt_logprobs: Vec::new(),
             held: Vec::new(),

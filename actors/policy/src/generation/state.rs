@@ -212,7 +212,11 @@ impl GeneratorState {
                 index += 1;
                 continue;
             }
-            let Some(placement) = self.slots.place(&candidate.tokens, candidate.reusable()) else { break };
+            let Some(placement) =
+                self.slots.place(&candidate.tokens, candidate.reusable(), &candidate.request.cache_key)
+            else {
+                break;
+            };
             let Some(mut sequence) = self.waiting.remove(index) else { break };
             if let Some(from) = placement.copy_from {
                 copies.push(PrefixCopy { from, to: placement.slot, tokens: placement.cached });
@@ -232,8 +236,10 @@ impl GeneratorState {
     /// Whether a running request is still computing a prompt whose beginning this one shares: soon it can be copied.
     fn should_wait_for_prefix(&self, candidate: &Sequence) -> bool {
         let wanted = &candidate.tokens[..candidate.reusable()];
-        let now = self.slots.longest_prefix(wanted);
-        let computing = self.running.iter().filter(|sequence| sequence.remaining() > 1);
+        let key = &candidate.request.cache_key;
+        let now = self.slots.longest_prefix(wanted, key);
+        let computing =
+            self.running.iter().filter(|sequence| sequence.remaining() > 1 && sequence.request.cache_key == *key);
         let soon = computing.map(|sequence| common_prefix(&sequence.tokens, wanted)).max().unwrap_or(0);
         soon >= now + WORTH_WAITING_TOKENS
     }
@@ -266,6 +272,10 @@ impl GeneratorState {
                 }),
             };
             if sequence.request.stream && !sequence.held.is_empty() {
+                if !std::mem::replace(&mut sequence.start_announced, true) {
+                    let event = GenerationEvent::Started { cached_tokens: sequence.cached_tokens.unwrap_or(0) };
+                    announcements.push(Announcement { key: sequence.key, event });
+                }
                 let event = GenerationEvent::Tokens(std::mem::take(&mut sequence.held));
                 announcements.push(Announcement { key: sequence.key, event });
             }

@@ -20,6 +20,7 @@ struct Driver {
     random: Random,
     submitted: BTreeMap<u64, GenerationRequest>,
     tokens: BTreeMap<u64, usize>,
+    started: BTreeMap<u64, usize>,
     finished: BTreeMap<u64, FinishReason>,
     /// What an arena would hold: for each slot the tokens written at each position.
     arena: Vec<Vec<Option<u32>>>,
@@ -35,6 +36,7 @@ impl Driver {
             random: Seed::new(seed).random(),
             submitted: BTreeMap::new(),
             tokens: BTreeMap::new(),
+            started: BTreeMap::new(),
             finished: BTreeMap::new(),
             arena: vec![vec![None; CONTEXT]; SLOTS],
             versions: 0,
@@ -45,6 +47,10 @@ impl Driver {
         for Announcement { key, event } in announcements {
             assert!(!self.finished.contains_key(&key), "request {key} speaks after its end");
             match event {
+                GenerationEvent::Started { cached_tokens } => {
+                    assert!(self.submitted[&key].stream && !self.tokens.contains_key(&key), "once, before its tokens");
+                    assert!(self.started.insert(key, cached_tokens).is_none());
+                }
                 GenerationEvent::Tokens(tokens) => {
                     assert!(!tokens.is_empty());
                     *self.tokens.entry(key).or_insert(0) += tokens.len();
@@ -54,6 +60,7 @@ impl Driver {
                     assert_eq!(finished.completion_tokens, self.tokens.get(&key).copied().unwrap_or(0));
                     assert!(finished.completion_tokens <= request.params.max_new_tokens as usize);
                     assert!(finished.cached_tokens < finished.prompt_tokens.max(1));
+                    assert!(self.started.get(&key).is_none_or(|cached| *cached == finished.cached_tokens));
                     if let (Some(start), FinishReason::Length { .. }) = (request.logprob_start_len, &finished.reason) {
                         assert_eq!(finished.prompt_logprobs.len(), request.input_ids.len().saturating_sub(start));
                     }
@@ -70,6 +77,7 @@ impl Driver {
         let mut request = GenerationRequest::new(format!("r{}", self.random.random_range(0..1000)), ids);
         request.params.max_new_tokens = self.random.random_range(0..15);
         request.stream = self.random.random_bool(0.5);
+        request.cache_key = ["", "other"][usize::from(self.random.random_bool(0.2))].to_owned();
         request.return_logprob = self.random.random_bool(0.5);
         if request.return_logprob && self.random.random_bool(0.5) {
             request.logprob_start_len = Some(self.random.random_range(0..length as usize));

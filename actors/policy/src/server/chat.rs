@@ -29,6 +29,7 @@ struct ChatBody {
     sampling: SamplingInput,
     wish: LogprobWish,
     rid: Option<String>,
+    cache_key: String,
     stream: bool,
     include_usage: bool,
     return_prompt_token_ids: bool,
@@ -46,8 +47,16 @@ pub async fn chat(State(state): State<Arc<EngineState>>, request: Request) -> Re
     let bytes =
         read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
     let chat = ChatBody::parse(&state, &parse_object(&parts.headers, &bytes, BodyKind::Model)?)?;
-    let units =
-        openai::units(&state, &chat.prompt, &chat.sampling, chat.wish, chat.rid.as_deref(), chat.stream, received)?;
+    let units = openai::units(
+        &state,
+        &chat.prompt,
+        &chat.sampling,
+        chat.wish,
+        chat.rid.as_deref(),
+        &chat.cache_key,
+        chat.stream,
+        received,
+    )?;
     let id = chat.rid.clone().or_else(|| units.first().map(|unit| unit.request.rid.clone())).unwrap_or_default();
     let created = state.timeline.now() as i64;
     if chat.stream {
@@ -79,6 +88,7 @@ impl ChatBody {
         }
         let model = fields.string("model").unwrap_or("default").to_owned();
         let rid = fields.string("rid").map(str::to_owned);
+        let cache_key = openai::cache_key(&mut fields);
         let stream = fields.boolean("stream", false);
         let logprobs = fields.boolean("logprobs", false);
         let top = fields.integer("top_logprobs").unwrap_or(0);
@@ -109,6 +119,7 @@ impl ChatBody {
             sampling,
             wish: LogprobWish { logprobs, top: usize::try_from(top).unwrap_or(0), prompt: false },
             rid,
+            cache_key,
             stream,
             include_usage,
             // The flag for the output's ids brings the prompt's along, as recorded.

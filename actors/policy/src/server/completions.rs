@@ -27,6 +27,7 @@ struct CompletionBody {
     logprobs: bool,
     echo: bool,
     rid: Option<String>,
+    cache_key: String,
     stream: bool,
     include_usage: bool,
     return_token_ids: bool,
@@ -77,6 +78,7 @@ impl CompletionBody {
         }
         let model = fields.string("model").unwrap_or("default").to_owned();
         let rid = fields.string("rid").map(str::to_owned);
+        let cache_key = openai::cache_key(&mut fields);
         let stream = fields.boolean("stream", false);
         let echo = fields.boolean("echo", false);
         let logprobs = fields.integer("logprobs");
@@ -93,6 +95,7 @@ impl CompletionBody {
             logprobs: logprobs.is_some(),
             echo,
             rid,
+            cache_key,
             stream,
             include_usage,
             return_token_ids,
@@ -124,7 +127,16 @@ impl CompletionBody {
                 .rid
                 .as_ref()
                 .map(|rid| if self.prompts.len() == 1 { rid.clone() } else { format!("{rid}_{index}") });
-            units.extend(openai::units(state, prompt, &sampling, self.wish, rid.as_deref(), self.stream, received)?);
+            units.extend(openai::units(
+                state,
+                prompt,
+                &sampling,
+                self.wish,
+                rid.as_deref(),
+                &self.cache_key,
+                self.stream,
+                received,
+            )?);
         }
         Ok(units)
     }

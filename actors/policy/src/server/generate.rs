@@ -74,6 +74,7 @@ struct GenerateBody {
     logprob_start_len: Vec<i64>,
     top_logprobs_num: Vec<i64>,
     token_ids_logprob: Vec<Vec<i64>>,
+    extra_key: Vec<String>,
     wanted: Wanted,
     stream: bool,
     refused: Option<ApiError>,
@@ -114,6 +115,8 @@ impl GenerateBody {
             each(&mut fields, "logprob_start_len", "Input should be a valid integer", Value::as_i64);
         let top_logprobs_num = each(&mut fields, "top_logprobs_num", "Input should be a valid integer", Value::as_i64);
         let token_ids_logprob = token_id_lists(&mut fields);
+        let extra_key =
+            each(&mut fields, "extra_key", "Input should be a valid string", |value| value.as_str().map(str::to_owned));
         let sampling_objects = sampling_objects(&mut fields);
         let refused = unsupported(&fields);
         fields.finish()?;
@@ -131,6 +134,7 @@ impl GenerateBody {
             logprob_start_len,
             top_logprobs_num,
             token_ids_logprob,
+            extra_key,
             wanted,
             stream,
             refused,
@@ -209,6 +213,7 @@ impl GenerateBody {
             input_ids,
             params: sampling.params,
             stream: self.stream,
+            cache_key: nth(&self.extra_key, index).cloned().unwrap_or_default(),
         };
         let wanted = Wanted {
             logprobs: return_logprob,
@@ -228,6 +233,7 @@ impl GenerateBody {
             ("logprob_start_len", self.logprob_start_len.len()),
             ("top_logprobs_num", self.top_logprobs_num.len()),
             ("token_ids_logprob", self.token_ids_logprob.len()),
+            ("extra_key", self.extra_key.len()),
         ];
         match lists.into_iter().find(|(_, length)| *length > 1 && *length != prompts) {
             Some((name, length)) => Err(ApiError::bad_request(format!(
@@ -316,7 +322,11 @@ fn each<T>(fields: &mut Fields<'_>, name: &str, complaint: &str, read: impl Fn(&
     let read: Option<Vec<T>> = items.iter().map(read).collect();
     read.unwrap_or_else(|| {
         let value = fields.get(name).cloned().unwrap_or_default();
-        let kind = if complaint.ends_with("boolean") { "bool_type" } else { "int_type" };
+        let kind = match complaint {
+            complaint if complaint.ends_with("boolean") => "bool_type",
+            complaint if complaint.ends_with("string") => "string_type",
+            _ => "int_type",
+        };
         fields.complain(kind, name, complaint, &value);
         Vec::new()
     })

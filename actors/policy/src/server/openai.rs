@@ -57,6 +57,12 @@ pub fn sampling(object: &Map<String, Value>, max_new_tokens: Option<i64>) -> Res
     SamplingInput::parse(&native).map_err(ApiError::for_openai)
 }
 
+/// What a request's keys and values are shared under: its salt and its extra key, as SGLang joins them.
+pub fn cache_key(fields: &mut Fields<'_>) -> String {
+    let salt = fields.string("cache_salt").unwrap_or_default().to_owned();
+    salt + fields.string("extra_key").unwrap_or_default()
+}
+
 /// Which lists of logprobs are wanted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LogprobWish {
@@ -78,6 +84,7 @@ pub fn units(
     sampling: &SamplingInput,
     wish: LogprobWish,
     rid: Option<&str>,
+    cache_key: &str,
     stream: bool,
     received: tokio::time::Instant,
 ) -> Result<Vec<Unit>, ApiError> {
@@ -107,6 +114,7 @@ pub fn units(
             top_logprobs_num: if wish.logprobs { wish.top.min(state.facts.vocabulary_size) } else { 0 },
             token_ids_logprob: Vec::new(),
             stream,
+            cache_key: cache_key.to_owned(),
         },
         wanted: wanted.clone(),
         stream_interval,

@@ -45,6 +45,7 @@ pub struct Progress {
     pub ids: Vec<u32>,
     /// The end, once it came.
     pub finished: Option<Finished>,
+    cached_tokens: usize,
     received: Instant,
     accepted: Instant,
     first_token: Option<Instant>,
@@ -66,6 +67,7 @@ impl Progress {
             tokens: Vec::new(),
             ids: Vec::new(),
             finished: None,
+            cached_tokens: 0,
             received,
             accepted: Instant::now(),
             first_token: None,
@@ -83,8 +85,14 @@ impl Progress {
         self.tokens.extend(tokens);
     }
 
+    /// Notes how many of its prompt's tokens came from the cache.
+    pub fn start(&mut self, cached_tokens: usize) {
+        self.cached_tokens = cached_tokens;
+    }
+
     /// Notes the end.
     pub fn finish(&mut self, finished: Finished) {
+        self.cached_tokens = finished.cached_tokens;
         self.ended = Some(Instant::now());
         self.finished = Some(finished);
     }
@@ -186,7 +194,7 @@ impl Progress {
 
     /// The native block of facts about the request.
     pub fn meta_info(&mut self, codec: &dyn TextCodec, timeline: &Timeline) -> Value {
-        let cached = self.finished.as_ref().map_or(0, |finished| finished.cached_tokens);
+        let cached = self.cached_tokens;
         let retractions = self.finished.as_ref().map_or(0, |finished| finished.retractions);
         let mut meta = Map::new();
         let mut put = |key: &str, value: Value| {

@@ -135,6 +135,7 @@ impl Running {
 
     fn take(&mut self, state: &EngineState, event: GenerationEvent) {
         match event {
+            GenerationEvent::Started { cached_tokens } => self.progress.start(cached_tokens),
             GenerationEvent::Tokens(tokens) => self.progress.extend(tokens),
             GenerationEvent::Finished(finished) => {
                 self.progress.finish(*finished);

@@ -88,6 +88,25 @@ async fn a_real_network_serves_scores_and_takes_new_weights() {
     let events = ask("/generate", streamed).await.events();
     let last: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert_eq!((&last["output_ids"], &last["text"]), (&sampled["output_ids"], &sampled["text"]));
+    for event in &events[..events.len() - 1] {
+        let chunk: Value = serde_json::from_str(event).unwrap();
+        assert_eq!(chunk["meta_info"]["cached_tokens"], 3, "known from the first chunk on: {chunk}");
+    }
+    // Another key shares nothing of it, and shares its own from the second request on.
+    for cached in [0, 3] {
+        let mut keyed = greedy.clone();
+        keyed["extra_key"] = json!("run:1");
+        let keyed = ask("/generate", keyed).await.json();
+        assert_eq!((&keyed["meta_info"]["cached_tokens"], &keyed["output_ids"]), (&json!(cached), &sampled["output_ids"]));
+    }
+    for key in ["extra_key", "cache_salt"] {
+        let mut asked =
+            json!({"prompt": prompt, "max_tokens": 1, "temperature": 0, "rid": format!("by {key}"), "stream": false});
+        asked[key] = json!("unseen");
+        assert_eq!(ask("/v1/completions", asked).await.status, 200);
+    }
+    let wrong = json!({"input_ids": prompt, "extra_key": 7});
+    assert_eq!(ask("/generate", wrong).await.status, 400);
     let chat = json!({
         "messages": [{"role": "user", "content": "w7 w8"}], "max_tokens": 5, "temperature": 0, "ignore_eos": true, "return_token_ids": true,
     });

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use greenroom_core::{Address, Seam};
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::rollout::{
-    BatchAccepted, InfraFailure, InfraKind, RolloutFailure, RolloutManagerMessage, RolloutOutcome, StartBatch,
+    InfraFailure, InfraKind, RolloutFailure, RolloutManagerMessage, RolloutOutcome, StartBatch,
 };
 use greenroom_messages::run::{ConductorMessage, JournalMessage};
 use greenroom_messages::sandbox::SandboxPoolMessage;
-use greenroom_messages::{GroupId, Purpose, RolloutId};
+use greenroom_messages::{Purpose, RolloutId};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::task::JoinHandle;
@@ -231,8 +231,8 @@ impl RolloutManagerState {
     async fn on_message(&mut self, message: RolloutManagerMessage, myself: &ActorRef<RolloutManagerInput>) {
         let input = match message {
             RolloutManagerMessage::StartBatch(request, reply) => match self.accept(&request) {
-                Ok((accepted, tasks)) => {
-                    reply.send(Ok(accepted));
+                Ok(tasks) => {
+                    reply.send(Ok(()));
                     ManagerInput::StartBatch(request, tasks)
                 }
                 Err(message) => {
@@ -259,7 +259,7 @@ impl RolloutManagerState {
     }
 
     /// Whether a batch can be made, and of which tasks.
-    fn accept(&self, request: &StartBatch) -> Result<(BatchAccepted, Vec<Arc<Task>>), String> {
+    fn accept(&self, request: &StartBatch) -> Result<Vec<Arc<Task>>, String> {
         let batch = request.batch;
         let Some(dataset) = self.arguments.dataset(batch.purpose) else {
             return Err(format!("batch {batch} needs a data set for {:?}, and there is none", batch.purpose));
@@ -275,12 +275,7 @@ impl RolloutManagerState {
             Purpose::Train | Purpose::Evaluate => "train",
         });
         let shuffle = self.arguments.config.shuffle;
-        let accepted = BatchAccepted {
-            groups: (0..request.groups).map(|index| GroupId { batch, index }).collect(),
-            next_position: request.first_position + u64::from(request.groups),
-            tasks: dataset.tasks().len() as u64,
-        };
-        Ok((accepted, dataset.tasks_from(seed, shuffle, request.first_position, request.groups)))
+        Ok(dataset.tasks_from(seed, shuffle, request.first_position, request.groups))
     }
 
     /// An AgentLoop ended. If it did so without a word, it failed or was stopped from outside.

@@ -8,7 +8,7 @@ use greenroom_core::{Address, Deadline, Faults, Reply, Seam, ask};
 use greenroom_messages::engine::{
     EngineFailure, EngineFailureKind, EnginePoolMessage, FinishReason, GenerateOutcome, GenerateRequest, VersionSpan,
 };
-use greenroom_messages::rollout::{BatchAccepted, FinishedGroup, RolloutFailure, RolloutManagerMessage, StartBatch};
+use greenroom_messages::rollout::{FinishedGroup, RolloutFailure, RolloutManagerMessage, StartBatch};
 use greenroom_messages::run::{ConductorMessage, JournalMessage, RunEvent};
 use greenroom_messages::sandbox::{
     ClaimedLease, ExecException, ExecOutcome, SandboxFailure, SandboxFailureKind, SandboxFile, SandboxLeaseMessage,
@@ -196,7 +196,7 @@ pub fn batch(groups: u32, samples_per_group: u32) -> StartBatch {
 }
 
 impl World {
-    pub async fn start_batch(&self, request: StartBatch) -> Result<BatchAccepted, RolloutFailure> {
+    pub async fn start_batch(&self, request: StartBatch) -> Result<(), RolloutFailure> {
         let question = |reply| RolloutManagerMessage::StartBatch(request, reply);
         ask(&self.address, Deadline::after_ms(1000), question).await.unwrap()
     }

@@ -38,8 +38,13 @@ impl ConductorState {
             held_out_after: last.and_then(|step| reward(Purpose::HeldOut, step)),
             pass_at_1_first: self.steps.first().map(|line| line.rollout.pass_at_1),
             pass_at_1_last: self.steps.last().map(|line| line.rollout.pass_at_1),
+            warnings: crate::signal::warnings(&self.steps, self.arguments.config.warn_after_steps_without_signal),
             ..RunSummary::default()
         };
+        let late = self.late.iter();
+        summary
+            .warnings
+            .extend(late.map(|(engine, reason)| format!("GR0211: engine {engine} serves nothing: {reason}")));
         summary.count(&self.arguments.database, self.arguments.seam.clock.now_ms())?;
         Ok(summary)
     }
@@ -68,7 +73,10 @@ impl ConductorState {
     pub(crate) fn status(&self) -> RunStatus {
         let batch = self.running().next().and_then(|batch| self.batches.get(&batch));
         RunStatus {
-            phase: self.phase.clone(),
+            phase: match self.learning {
+                Some(progress) => format!("{} {:.0} %", self.phase, progress * 100.0),
+                None => self.phase.clone(),
+            },
             step: Step(self.facts.committed.unwrap_or(0)),
             steps: self.arguments.config.steps,
             groups_finished: batch.map_or(0, |batch| batch.finished.len() as u32),
@@ -90,6 +98,12 @@ impl ConductorState {
         self.phase.clone_from(&phase);
         record(&self.arguments.parts.journal, RunEvent::PhaseChanged { phase, batch });
         self.show();
+    }
+
+    pub(super) fn warn(&self, text: String) {
+        (self.arguments.talk)(&format!("[WARN] {text}"));
+        tracing::warn!("{text}");
+        record(&self.arguments.parts.journal, RunEvent::Note { source: "conductor".to_owned(), text });
     }
 
     pub(super) fn note(&self, text: String) {

@@ -6,15 +6,17 @@ mod start;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use greenroom_messages::rollout::{BatchAccepted, FinishedGroup};
+use greenroom_messages::rollout::FinishedGroup;
 use greenroom_messages::run::StopMode;
 use greenroom_messages::trainer::{TrainReport, WarmStartReport};
-use greenroom_messages::{BatchId, Purpose, RolloutId, Step, WeightVersion};
+use greenroom_messages::{BatchId, EngineId, Purpose, RolloutId, Step, WeightVersion};
 use ractor::ActorRef;
+use tokio::sync::watch;
 
 use crate::actor::{ConductorArguments, ConductorInput};
 use crate::progress::{AfterGroup, BatchProgress, by_batch};
 use crate::report::{StepLine, talk_measurement, talk_warm_start};
+use crate::signal::{self, NoSignal};
 use crate::{BatchMetrics, BatchState, Facts, RunError, Schedule, StepCommit, resume_point, schedule};
 
 const REASSERT_MS: u64 = 30_000;
@@ -36,6 +38,14 @@ pub struct ConductorState {
     training: Vec<RolloutId>,
     training_metrics: BatchMetrics,
     failures: u32,
+    /// Tells the chains under way that the run is to stop.
+    stopping: watch::Sender<bool>,
+    /// How far the warm start is, while there is one.
+    learning: Option<f32>,
+    /// Engines that did not take the newest weights, and why.
+    late: BTreeMap<EngineId, String>,
+    /// When the step under way began: its predecessor was committed, or measured.
+    step_begun_ms: u64,
     /// When something last went on, and when batches were last asserted; milliseconds of the seam's clock.
     progress_ms: u64,
     asserted_ms: u64,
@@ -68,6 +78,10 @@ impl ConductorState {
             training: Vec::new(),
             training_metrics: BatchMetrics::default(),
             failures: 0,
+            stopping: watch::channel(false).0,
+            learning: None,
+            late: BTreeMap::new(),
+            step_begun_ms: now_ms,
             progress_ms: now_ms,
             asserted_ms: now_ms,
             phase: String::new(),
@@ -116,11 +130,7 @@ impl ConductorState {
         Ok(())
     }
 
-    pub(crate) fn on_accepted(
-        &mut self,
-        batch: BatchId,
-        result: Result<BatchAccepted, RunError>,
-    ) -> Result<(), RunError> {
+    pub(crate) fn on_accepted(&mut self, batch: BatchId, result: Result<(), RunError>) -> Result<(), RunError> {
         if let Err(error) = result {
             // the next tick asserts the batch again; a silence that lasts ends the run
             self.note(format!("{} was not accepted yet: {error}", name_of(batch)));
@@ -166,6 +176,7 @@ impl ConductorState {
             self.facts.measured.push(batch);
             self.measured.insert(batch, metrics);
         }
+            self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
         self.drive()
     }
 
@@ -173,10 +184,18 @@ impl ConductorState {
         result?;
         self.facts.trainer_busy = false;
         self.drive()
+        self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
     }
 
     pub(crate) fn on_prepared(&mut self, result: Result<WarmStartReport, RunError>) -> Result<(), RunError> {
+    pub(crate) fn on_learning(&mut self, progress: f32) -> Result<(), RunError> {
+        self.learning = Some(progress);
+        self.show();
+        Ok(())
+    }
+
         let report = match result {
+        self.learning = None;
             Ok(report) => report,
             Err(error) => return self.try_again(error),
         };
@@ -197,16 +216,25 @@ impl ConductorState {
             }
         };
         self.failures = 0;
-        let line = StepLine::new(step, &self.training_metrics, report);
-        (self.arguments.talk)(&line.in_words(self.arguments.config.steps));
         let batch = schedule::training_batch(step);
         let rollouts = std::mem::take(&mut self.training);
+        let wall_ms = self.arguments.seam.clock.elapsed_ms().saturating_sub(self.step_begun_ms);
+        let trained = self.batches.get(&batch).into_iter().flat_map(BatchProgress::trainable);
+        let line = StepLine {
+            no_signal: NoSignal::of(trained, &report),
+            infra_failed: self.arguments.database.infra_failed(batch)?,
+            ..StepLine::new(step, &self.training_metrics, report, wall_ms)
+        };
+        (self.arguments.talk)(&line.in_words(self.arguments.config.steps));
         self.commit(step, Some(batch), rollouts, line.to_json())?;
         if let Some(directory) = &self.arguments.directory {
             directory.append_metrics(&line)?;
         }
         self.steps.push(line);
         self.batches.remove(&batch);
+        if let Some(text) = signal::warning_now(&self.steps, self.arguments.config.warn_after_steps_without_signal) {
+            self.warn(text);
+        }
         self.prune()?;
         self.drive()
     }
@@ -232,6 +260,7 @@ impl ConductorState {
         self.arguments.seam.faults.hit("run.commit.after");
         self.facts.committed = Some(step);
         self.facts.trainer_busy = false;
+        self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
         self.checkpoint = Some(checkpoint);
         if step == 0 { self.drive() } else { Ok(()) }
     }
@@ -244,19 +273,42 @@ impl ConductorState {
         directory.prune(&kept, self.facts.committed.unwrap_or(0).saturating_sub(1))
     }
 
-    pub(crate) fn on_published(&mut self, version: u64, result: Result<(), RunError>) -> Result<(), RunError> {
-        if let Err(error) = result {
-            return self.try_again(error);
-        }
+    pub(crate) fn on_published(
+        &mut self,
+        version: u64,
+        result: Result<Vec<(EngineId, String)>, RunError>,
+    ) -> Result<(), RunError> {
+        let late = match result {
+            Ok(late) => late.into_iter().collect(),
+            Err(error) => return self.try_again(error),
+        };
+        self.hear_of_late_engines(version, late);
         self.failures = 0;
         self.facts.trainer_busy = false;
         self.facts.serving = Some(version);
         self.drive()
     }
 
-    /// Starts the failed chain again after a wait, unless it failed too often.
+    /// Says which engines fell behind with this version, each once, and which have caught up.
+    fn hear_of_late_engines(&mut self, version: u64, late: BTreeMap<EngineId, String>) {
+        let before = std::mem::replace(&mut self.late, late);
+        for (engine, reason) in self.late.iter().filter(|(engine, _)| !before.contains_key(*engine)) {
+            self.warn(format!(
+                "GR0211: the run goes on without engine {engine}, which did not take weights {version}: {reason}"
+            ));
+        }
+        for engine in before.keys().filter(|engine| !self.late.contains_key(*engine)) {
+            self.note(format!("engine {engine} has taken weights {version} and serves again"));
+        }
+    }
+
+    /// Starts the failed chain again after a wait, unless it failed too often or the run is to stop.
     fn try_again(&mut self, error: RunError) -> Result<(), RunError> {
         self.failures += 1;
+        if self.facts.stop.is_some() {
+            self.facts.trainer_busy = false;
+            return self.drive();
+        }
         if self.failures > self.arguments.config.step_retries {
             return Err(error);
         }
@@ -277,6 +329,12 @@ impl ConductorState {
     pub(crate) fn on_stop(&mut self, mode: StopMode) -> Result<(), RunError> {
         self.facts.stop = Some(mode);
         self.drive()
+        if self.learning.is_some() {
+            let text =
+                "the warm start stops at its next optimizer step; it cannot go on half-way: --resume starts it anew";
+            self.note(text.to_owned());
+        }
+        self.stopping.send_replace(true);
     }
 
     pub(crate) fn on_pause(&mut self, paused: bool) -> Result<(), RunError> {

@@ -1,7 +1,7 @@
 //! Starting what the schedule says: each effect becomes a task whose result comes back as an input.
 
 use greenroom_core::spawn_named;
-use greenroom_messages::rollout::{BatchAccepted, FinishedGroup, RolloutManagerMessage, StartBatch};
+use greenroom_messages::rollout::{FinishedGroup, RolloutManagerMessage, StartBatch};
 use greenroom_messages::trainer::{TrainBatch, TrainGroup, TrainRollout};
 use greenroom_messages::{BatchId, GroupId, Purpose, Step, WeightVersion};
 
@@ -33,8 +33,16 @@ impl ConductorState {
         let warm_start = self.arguments.warm_start.clone();
         let what = if warm_start.is_some() { "warm start" } else { "preparing the initial policy" };
         self.enter(what.to_owned(), None);
+        self.learning = warm_start.is_some().then_some(0.0);
+        let myself = self.myself.clone();
+        // a Conductor that is gone shows nothing
+        let show = move |progress| drop(myself.send_message(ConductorInput::Learning(progress)));
         let (chain, dir) = (self.chain(), self.checkpoint_dir(&checkpoint_name(0)));
-        self.run("conductor-prepare", async move { chain.prepare(warm_start, dir).await }, ConductorInput::Prepared);
+        self.run(
+            "conductor-prepare",
+            async move { chain.prepare(warm_start, dir, show).await },
+            ConductorInput::Prepared,
+        );
     }
 
     pub(super) fn publish(&mut self, number: u64) {
@@ -103,14 +111,10 @@ impl ConductorState {
             finished_groups: progress.finished.keys().copied().collect::<Vec<GroupId>>(),
             first_attempt: self.arguments.database.next_attempt(batch)?,
         };
-        let accepted = BatchAccepted {
-            groups: (0..request.groups).map(|index| GroupId { batch, index }).collect(),
-            next_position: request.first_position + u64::from(request.groups),
-            tasks: 0,
-        };
-        self.arguments.database.start_batch(&request, &accepted)?;
+        let next_position = request.first_position + u64::from(request.groups);
+        self.arguments.database.start_batch(&request, next_position)?;
         if batch.purpose == Purpose::Train {
-            self.positions.insert(batch.number, (request.first_position, accepted.next_position));
+            self.positions.insert(batch.number, (request.first_position, next_position));
         }
         let rollouts = self.arguments.parts.rollouts.clone();
         let ask = async move {
@@ -141,7 +145,8 @@ impl ConductorState {
 
     pub(super) fn chain(&self) -> PolicyStep {
         let ConductorArguments { parts, config, talk, .. } = &self.arguments;
-        PolicyStep { parts: parts.clone(), config: config.clone(), talk: talk.clone() }
+        let stopping = self.stopping.subscribe();
+        PolicyStep { parts: parts.clone(), config: config.clone(), talk: talk.clone(), stopping }
     }
 
     /// Where the run is, once its initial policy is committed.

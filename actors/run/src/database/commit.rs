@@ -1,7 +1,7 @@
 //! What the Conductor writes: batches, finished groups, committed steps. Each is one transaction.
 
-use greenroom_messages::rollout::{BatchAccepted, FinishedGroup, FinishedRollout, GroupOutcome, StartBatch};
-use greenroom_messages::{BatchId, RolloutId, Step, WeightVersion};
+use greenroom_messages::rollout::{FinishedGroup, FinishedRollout, GroupOutcome, StartBatch};
+use greenroom_messages::{BatchId, GroupId, RolloutId, Step, WeightVersion};
 use rusqlite::{Transaction, params};
 
 use super::{Database, snake};
@@ -27,8 +27,8 @@ pub struct StepCommit {
 }
 
 impl Database {
-    /// Notes that a batch was accepted. Repeating it changes nothing.
-    pub fn start_batch(&self, request: &StartBatch, accepted: &BatchAccepted) -> Result<(), RunError> {
+    /// Notes that a batch is asked for; `next_position` is where the one after it begins. Repeating it changes nothing.
+    pub fn start_batch(&self, request: &StartBatch, next_position: u64) -> Result<(), RunError> {
         let now_ms = self.clock.now_ms();
         let batch = request.batch.to_string();
         self.write(|transaction| {
@@ -37,14 +37,15 @@ impl Database {
                 params![
                     batch,
                     request.first_position,
-                    accepted.next_position,
-                    accepted.groups.len(),
+                    next_position,
+                    request.groups,
                     request.samples_per_group,
                     request.oldest_version,
                     now_ms
                 ],
             )?;
-            for group in &accepted.groups {
+            for index in 0..request.groups {
+                let group = GroupId { batch: request.batch, index };
                 transaction.execute(
                     "INSERT OR IGNORE INTO groups (group_id, batch) VALUES (?1, ?2)",
                     params![group.to_string(), batch],

@@ -126,6 +126,14 @@ impl Database {
         })
     }
 
+    /// How many attempts at a batch's rollouts infrastructure failed, those that were made again included.
+    pub fn infra_failed(&self, batch: BatchId) -> Result<u64, RunError> {
+        self.read(|transaction| {
+            let count = "SELECT count(*) FROM rollouts WHERE group_id LIKE ?1 AND outcome = 'infra_failed'";
+            transaction.query_row(count, [format!("{batch}-%")], |row| row.get(0))
+        })
+    }
+
     /// Tokens generated in all turns, and tokens trained on in all committed steps, as the steps count them: those of
     /// groups without a signal are not among them.
     pub fn token_totals(&self) -> Result<(u64, u64), RunError> {
