@@ -90,9 +90,11 @@ fn assert_none(findings: &[Finding]) {
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("greenroom-core", &[]),
     ("greenroom-messages", &["greenroom-core"]),
+    ("greenroom-cluster", &["greenroom-core", "greenroom-identity", "greenroom-dataplane"]),
     ("greenroom-tokens", &["greenroom-core"]),
     ("greenroom-engine", &["greenroom-core", "greenroom-messages"]),
     ("greenroom-identity", &["greenroom-core"]),
+    ("greenroom-dataplane", &["greenroom-core", "greenroom-identity"]),
     ("greenroom-rollout", &["greenroom-core", "greenroom-messages", "greenroom-tokens"]),
     ("greenroom-run", &["greenroom-core", "greenroom-messages"]),
     ("greenroom-sandbox", &["greenroom-core", "greenroom-messages"]),

@@ -1,0 +1,63 @@
+//! A second connection beside a line's control connection, for what is too large for that.
+//!
+//! So a message of megabytes delays neither a heartbeat nor a question. On failure: the connection is made anew by whoever
+//! dialled it, and blobs that are not confirmed are sent again from their beginning.
+
+pub(crate) mod state;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
+
+use crate::line::PeerLine;
+use crate::link::socket::{Cutter, ReadHalf, Stream, WriteHalf};
+use state::{CHUNK_BYTES, CHUNK_HEADER_BYTES, ChunkHeader};
+
+/// Carries bulk in both directions until the connection breaks or its control connection is gone.
+pub(crate) async fn carry(line: Arc<PeerLine>, stream: Stream, cutter: Cutter, control: u64) {
+    line.bulk_connected(cutter.clone());
+    let (read, write) = stream.into_halves();
+    tokio::select! {
+        ended = receive(&line, read) => log(&line, &ended),
+        ended = send(&line, write, control) => log(&line, &ended),
+    }
+    cutter.cut();
+}
+
+fn log(line: &PeerLine, ended: &io::Result<()>) {
+    if let Err(error) = ended {
+        tracing::debug!(node = line.node(), %error, "a bulk connection has ended");
+    }
+}
+
+async fn send(line: &PeerLine, write: WriteHalf, control: u64) -> io::Result<()> {
+    let mut write = BufWriter::with_capacity(CHUNK_BYTES + CHUNK_HEADER_BYTES, write);
+    while line.connection() == Some(control) {
+        let Some(chunk) = line.next_chunk() else {
+            write.flush().await?;
+            line.bulk_wake.notified().await;
+            continue;
+        };
+        write.write_all(&chunk.header()).await?;
+        write.write_all(chunk.bytes()).await?;
+    }
+    Ok(())
+}
+
+async fn receive(line: &PeerLine, mut read: ReadHalf) -> io::Result<()> {
+    // who read the connection before this one has let go when it was cut
+    let mut inbox = line.inbox.lock().await;
+    let mut header = [0; CHUNK_HEADER_BYTES];
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        read.read_exact(&mut header).await?;
+        let chunk = ChunkHeader::parse(&header);
+        inbox.check(&chunk).map_err(io::Error::other)?;
+        let bytes = &mut buffer[..chunk.length];
+        read.read_exact(bytes).await?;
+        if let Some((id, blob)) = inbox.chunk(&chunk, bytes) {
+            line.blob_arrived(id, blob);
+        }
+    }
+}
