@@ -235,7 +235,7 @@ mod tests {
         let learns_again = lines(&[None, bad.clone(), bad.clone(), bad.clone(), None]);
         assert_eq!(warning_now(&learns_again, 3), None);
         assert!(warnings(&learns_again, 3)[0].contains("in steps 2 to 4"), "{:?}", warnings(&learns_again, 3));
-        assert_eq!(warnings(&lines(&[bad.clone()]), 3).len(), 1, "a short run that learnt nothing says so");
+        assert_eq!(warnings(&lines(std::slice::from_ref(&bad)), 3).len(), 1, "a short run that learnt nothing says so");
         assert_eq!((warning_now(&lines(&vec![bad; 3]), 0), warnings(&lines(&[None]), 3)), (None, Vec::new()));
     }
 }

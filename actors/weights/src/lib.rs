@@ -17,9 +17,9 @@ mod manifest;
 mod publisher;
 mod receiver;
 mod version;
+mod work;
 
 pub use carrier::{Carrier, DirectoryCarrier};
-mod work;
 pub use chain::{Link, plan};
 pub use codec::{Encoding, decode, encode};
 pub use config::WeightsConfig;

@@ -15,8 +15,8 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::files::{CheckpointFiles, rename_synced};
 use crate::version::{build_checkpoint, verify_checkpoint};
-use crate::{Carrier, WeightsError, plan};
 use crate::work::{do_blocking, own_directory};
+use crate::{Carrier, WeightsError, plan};
 
 /// What a WeightReceiver starts with.
 #[derive(Clone)]

@@ -175,27 +175,27 @@ impl ConductorState {
             self.facts.batches.remove(&batch);
             self.facts.measured.push(batch);
             self.measured.insert(batch, metrics);
-        }
             self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
+        }
         self.drive()
     }
 
     pub(crate) fn on_loaded(&mut self, result: Result<(), RunError>) -> Result<(), RunError> {
         result?;
         self.facts.trainer_busy = false;
-        self.drive()
         self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
+        self.drive()
     }
 
-    pub(crate) fn on_prepared(&mut self, result: Result<WarmStartReport, RunError>) -> Result<(), RunError> {
     pub(crate) fn on_learning(&mut self, progress: f32) -> Result<(), RunError> {
         self.learning = Some(progress);
         self.show();
         Ok(())
     }
 
-        let report = match result {
+    pub(crate) fn on_prepared(&mut self, result: Result<WarmStartReport, RunError>) -> Result<(), RunError> {
         self.learning = None;
+        let report = match result {
             Ok(report) => report,
             Err(error) => return self.try_again(error),
         };
@@ -217,7 +217,6 @@ impl ConductorState {
         };
         self.failures = 0;
         let batch = schedule::training_batch(step);
-        let rollouts = std::mem::take(&mut self.training);
         let wall_ms = self.arguments.seam.clock.elapsed_ms().saturating_sub(self.step_begun_ms);
         let trained = self.batches.get(&batch).into_iter().flat_map(BatchProgress::trainable);
         let line = StepLine {
@@ -226,15 +225,16 @@ impl ConductorState {
             ..StepLine::new(step, &self.training_metrics, report, wall_ms)
         };
         (self.arguments.talk)(&line.in_words(self.arguments.config.steps));
+        let rollouts = std::mem::take(&mut self.training);
         self.commit(step, Some(batch), rollouts, line.to_json())?;
         if let Some(directory) = &self.arguments.directory {
             directory.append_metrics(&line)?;
         }
         self.steps.push(line);
-        self.batches.remove(&batch);
         if let Some(text) = signal::warning_now(&self.steps, self.arguments.config.warn_after_steps_without_signal) {
             self.warn(text);
         }
+        self.batches.remove(&batch);
         self.prune()?;
         self.drive()
     }
@@ -259,8 +259,8 @@ impl ConductorState {
         })?;
         self.arguments.seam.faults.hit("run.commit.after");
         self.facts.committed = Some(step);
-        self.facts.trainer_busy = false;
         self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
+        self.facts.trainer_busy = false;
         self.checkpoint = Some(checkpoint);
         if step == 0 { self.drive() } else { Ok(()) }
     }
@@ -304,11 +304,11 @@ impl ConductorState {
 
     /// Starts the failed chain again after a wait, unless it failed too often or the run is to stop.
     fn try_again(&mut self, error: RunError) -> Result<(), RunError> {
-        self.failures += 1;
         if self.facts.stop.is_some() {
             self.facts.trainer_busy = false;
             return self.drive();
         }
+        self.failures += 1;
         if self.failures > self.arguments.config.step_retries {
             return Err(error);
         }
@@ -328,13 +328,13 @@ impl ConductorState {
 
     pub(crate) fn on_stop(&mut self, mode: StopMode) -> Result<(), RunError> {
         self.facts.stop = Some(mode);
-        self.drive()
         if self.learning.is_some() {
             let text =
                 "the warm start stops at its next optimizer step; it cannot go on half-way: --resume starts it anew";
             self.note(text.to_owned());
         }
         self.stopping.send_replace(true);
+        self.drive()
     }
 
     pub(crate) fn on_pause(&mut self, paused: bool) -> Result<(), RunError> {
