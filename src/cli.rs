@@ -50,7 +50,7 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Layers {
-    /// A TOML file; may be given several times, later ones win. `greenroom config show` lists every key.
+    /// A TOML file; may be given several times, later ones win. `greenroom config show --origin` lists the keys.
     #[arg(short, long)]
     pub(crate) config: Vec<PathBuf>,
     /// One value, such as run.steps=10; may be given several times, and wins over files and environment.

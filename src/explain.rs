@@ -126,8 +126,9 @@ pub fn code_of(error: &anyhow::Error) -> Option<&'static str> {
 /// An error in words: its code, what happened, and a line for each further problem.
 pub fn in_words(error: &anyhow::Error) -> String {
     let text = format!("{error:#}");
-    let coded = match code_of(error) {
-        Some(code) if !text.contains(code) => format!("{code}: {text}"),
+    let coded = match code_of(error).or_else(|| code_in(&text)) {
+        // some errors say their code themselves, behind what was put before them
+        Some(code) if !text.starts_with(code) => format!("{code}: {}", text.replacen(&format!("{code}: "), "", 1)),
         _ => text,
     };
     // a line that begins at the margin would be taken for the next error
@@ -135,6 +136,11 @@ pub fn in_words(error: &anyhow::Error) -> String {
     let indented =
         lines.map(|(number, line)| if number == 0 { line.to_owned() } else { format!("  {}", line.trim_start()) });
     indented.collect::<Vec<_>>().join("\n")
+}
+
+/// The first code of a text that has a page.
+fn code_in(text: &str) -> Option<&'static str> {
+    text.match_indices("GR").find_map(|(at, _)| page(text.get(at..at + 6)?)).map(|page| page.code)
 }
 
 /// The page of one code.
@@ -171,6 +177,11 @@ mod tests {
         let config = crate::config::ConfigError { problems: vec!["x".into()] };
         assert_eq!(told(config.into()), "GR0901: the configuration is wrong\n  x");
         assert_eq!(told(anyhow::anyhow!("GR0207: y")), "GR0207: y");
+        assert_eq!(told(anyhow::anyhow!("GR0312: y").context("x")), "GR0312: x: y");
+        assert_eq!(
+            told(anyhow::anyhow!("GR and GR12\u{e4}\u{e4} are no codes")),
+            "GR and GR12\u{e4}\u{e4} are no codes"
+        );
         let start = crate::StartError::Device { setting: "--device".into(), text: "gpu".into() };
         assert_eq!(told(start.into()), "GR0911: --device is \"gpu\": write cpu, cuda:N (such as cuda:0) or auto");
     }

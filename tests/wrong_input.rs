@@ -232,7 +232,7 @@ const CASES: &[Case] = &[
         name: "a demonstration that is none",
         settings: &["data.demonstrations={folder}/sft.jsonl"],
         make: |folder, _| fs::write(folder.join("sft.jsonl"), "{\"messages\": 3}\n").unwrap(),
-        words: &["GR0302", "data.demonstrations", "sft.jsonl:1"],
+        words: &["GR0302", "data.demonstrations", "sft.jsonl:1", "has no list `messages`"],
     },
     Case {
         name: "a missing agent file",
@@ -267,7 +267,7 @@ const CASES: &[Case] = &[
             let broken = sound.replace("{{ task }}", "{{ task").replace("{{task}}", "{{task");
             fs::write(folder.join("agent.yaml"), broken).unwrap();
         },
-        words: &["GR0312", "{folder}/agent.yaml", "template"],
+        words: &["error: GR0312", "{folder}/agent.yaml", "template"],
     },
     Case {
         name: "no engine",
@@ -286,6 +286,18 @@ const CASES: &[Case] = &[
         settings: &["engine.embedded.count=0", "engine.external.e.url=http://127.0.0.1:99999"],
         make: nothing,
         words: &["GR0901", "engine.external.e.url", "127.0.0.1:99999", "http://HOST:PORT"],
+    },
+    Case {
+        name: "a credential that is read for ever",
+        settings: &["engine.client.credentials.api_key={ file = \"/dev/zero\" }"],
+        make: nothing,
+        words: &["GR0907", "engine.client.credentials.api_key /dev/zero", "a device"],
+    },
+    Case {
+        name: "a credential where its source should be named",
+        settings: &["engine.client.credentials.admin_key=hush"],
+        make: nothing,
+        words: &["GR0901", "engine.client.credentials.admin_key must be a table with one of the keys env, file"],
     },
     Case {
         name: "an unknown device",
@@ -328,7 +340,9 @@ fn assert_refused(name: &str, command: &mut Command, words: &[String]) -> String
     for word in words {
         assert!(from_error.iter().any(|line| line.contains(word.as_str())), "{name}: {word:?} is missing in\n{said}");
     }
-    for noise in ["panicked", "backtrace", "Actor panicked", "thread '", "Some(", "Error {"] {
+    for noise in
+        ["hush", "figment", "invalid type", "panicked", "backtrace", "Actor panicked", "thread '", "Some(", "Error {"]
+    {
         assert!(!said.contains(noise), "{name}: {noise:?} is noise in\n{said}");
     }
     said

@@ -163,10 +163,10 @@ impl Loaded {
                     path.pop();
                 }
             }
-            Value::Null => {}
             value => {
+                let shown = if value.is_null() { "(not set)".to_owned() } else { problems::shortest(value) };
                 let origin = self.tree.origin(path).map_or_else(|| "default".to_owned(), ToString::to_string);
-                lines.push(format!("{} = {}  # {origin}", tree::key(path), problems::shortest(value)));
+                lines.push(format!("{} = {shown}  # {origin}", tree::key(path)));
             }
         }
     }

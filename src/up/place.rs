@@ -7,6 +7,7 @@ use greenroom_run::{Database, RunSummary};
 use super::inputs::Inputs;
 use crate::StartError;
 use crate::config::Config;
+use crate::files::{self, Limit};
 
 /// At most so many runs are named where the right one is missing.
 const RUNS_SHOWN: usize = 20;
@@ -80,7 +81,7 @@ impl RunPlace {
 /// # Errors
 /// The run's database or its inputs cannot be read; or the inputs are others than the run's (GR0910).
 pub fn completed(config: &Config, place: &RunPlace) -> anyhow::Result<Option<RunSummary>> {
-    let text = std::fs::read_to_string(place.summary()).unwrap_or_default();
+    let text = files::read_text("the run's", &place.summary(), Limit::SMALL).unwrap_or_default();
     let Ok(summary) = serde_json::from_str::<RunSummary>(&text) else { return Ok(None) };
     let steps = Database::open_to_read(&place.path().join("run.db"))?.committed_steps()?;
     let is_trained = steps.last().is_some_and(|last| last.step == summary.steps && last.step >= config.run.steps);
@@ -140,5 +141,16 @@ mod tests {
         }
         assert_eq!(said("mine"), format!("{root}/mine holds no run; the runs in {root} are adam, zoe"));
         assert!(place("zoe", dir.path()).check().is_ok());
+    }
+
+    #[test]
+    fn a_summary_is_read_as_it_was_written() {
+        for number in 0..1_000 {
+            let draw = greenroom_core::Seed::new(0).child_numbered("summary", number).value();
+            let value = Some(draw as f64 / u64::MAX as f64);
+            let summary = RunSummary { wall_s: draw as f64 / 1e16, eval_after: value, ..RunSummary::default() };
+            let text = serde_json::to_string(&summary).unwrap();
+            assert_eq!(serde_json::from_str::<RunSummary>(&text).unwrap(), summary, "{text}");
+        }
     }
 }

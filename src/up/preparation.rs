@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use greenroom_core::{Faults, Seam};
+use greenroom_engine::SecretSource;
 use greenroom_messages::{Purpose, RunId};
 use greenroom_rollout::Dataset;
 use greenroom_run::{Database, RunDirectory};
@@ -17,6 +18,7 @@ use super::model::{ModelUse, check_model};
 use super::{RunPlace, Talk, data};
 use crate::StartError;
 use crate::config::Config;
+use crate::files::{self, Limit};
 
 /// A run that may be started.
 pub(super) struct Prepared {
@@ -45,6 +47,7 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     let config = config.with_absolute_paths().context("the current directory")?;
     let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
     let seam = Seam::system(config.seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?);
+    check_credentials(&config)?;
     let source_dir = checked_model(&config)?;
     let inputs = Inputs::of(&config)?;
     if place.resume {
@@ -81,6 +84,18 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     })
 }
 
+/// Files of credentials can be read; what is in them is not looked at here.
+fn check_credentials(config: &Config) -> Result<(), StartError> {
+    let credentials = &config.engine.client.credentials;
+    let both = [("api_key", &credentials.api_key), ("admin_key", &credentials.admin_key)];
+    for (name, source) in both {
+        if let Some(SecretSource::File(file)) = source {
+            files::check(&format!("engine.client.credentials.{name}"), file, Limit::SMALL)?;
+        }
+    }
+    Ok(())
+}
+
 /// The model's directory, and rollouts that fit into what the model can read.
 fn checked_model(config: &Config) -> Result<PathBuf, StartError> {
     let dir = config.path(&config.model.dir);
@@ -91,6 +106,18 @@ fn checked_model(config: &Config) -> Result<PathBuf, StartError> {
         without_weights: "or, to begin with random weights of config.json's shape, set model.init_weights = true",
     };
     let positions = check_model(&dir, used)?;
+    #[cfg(feature = "torch")]
+    if let Some(reference) = config.trainer.reference_dir.as_ref().filter(|_| config.trainer.loss.kl_coefficient != 0.0)
+    {
+        let needs = "without trainer.reference_dir the policy as it was at the start is the reference";
+        let used = ModelUse {
+            setting: "trainer.reference_dir",
+            given: reference,
+            needs_weights: true,
+            without_weights: needs,
+        };
+        check_model(reference, used)?;
+    }
     let wanted = u64::from(config.rollout.max_context_tokens);
     match positions.filter(|most| wanted > *most) {
         Some(most) => Err(StartError::Context { wanted, most, path: dir.join("config.json") }),

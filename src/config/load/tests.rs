@@ -42,6 +42,7 @@ fn later_layers_win_and_say_where_they_come_from() {
         "run.temperature = 0.7  # --set run.temperature",
         "run.schedule = \"async\"  # SLIME_MODE",
         "run.min_trainable_fraction = 0.5  # default",
+        "data.held_out = (not set)  # default",
     ] {
         assert!(origins.lines().any(|found| found == line), "{line} is missing in:\n{origins}");
     }
@@ -185,7 +186,7 @@ fn every_problem_is_told_at_once() {
         assert!(found.ends_with(source), "{found}");
     };
     sourced("engine.client.deadlines.load_ms", "at least 1 (from --set engine.client.deadlines.load_ms)");
-    sourced("engine.embedded.device", &format!("auto (from {}:12)", layers.files[0].display()));
+    sourced("engine.embedded.device", &format!("auto (from {}:13)", layers.files[0].display()));
     sourced("run.groups_per_batch", "(0, from ROLLOUT_BATCH_SIZE)");
     sourced("run.samples_per_group", &format!("(1, from {}:5)", layers.files[0].display()));
 }

@@ -8,16 +8,10 @@ use std::sync::Arc;
 
 use greenroom_messages::rollout::Sample;
 use greenroom_tokens::{ChatTemplate, Tokenizer};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::RolloutError;
 use crate::tokens::{History, SampledReply};
-
-#[derive(Deserialize)]
-struct Row {
-    messages: Vec<Value>,
-}
 
 /// Reads demonstrations as samples to learn from; each turn of the assistant is learnt. Every problem is one line.
 pub fn load_demonstrations(
@@ -45,15 +39,18 @@ pub fn load_demonstrations(
 }
 
 fn read(row: &str, mut history: History, tokenizer: &Tokenizer) -> Result<Vec<Sample>, String> {
-    let row: Row = serde_json::from_str(row).map_err(|error| error.to_string())?;
+    let row: Value = serde_json::from_str(row).map_err(|error| format!("is not JSON ({error})"))?;
+    let messages = row.get("messages").and_then(Value::as_array);
+    let messages =
+        messages.ok_or("has no list `messages`: write {\"messages\": [{\"role\": …, \"content\": …}, …]}")?;
     let mut turns = 0;
-    for (place, message) in row.messages.iter().enumerate() {
+    for (place, message) in messages.iter().enumerate() {
         if message.get("role").and_then(Value::as_str) != Some("assistant") {
             continue;
         }
         let content =
             message.get("content").and_then(Value::as_str).ok_or("an assistant message has no text content")?;
-        let prompt = history.prompt(&row.messages[..place]).map_err(|error| error.to_string())?;
+        let prompt = history.prompt(&messages[..place]).map_err(|error| error.to_string())?;
         let mut ids = tokenizer.encode(content, false).map_err(|error| error.to_string())?;
         ids.extend(tokenizer.end_of_turn_ids().first());
         let reply = SampledReply { logprobs: vec![0.0; ids.len()], ids, versions: Vec::new() };
