@@ -12,9 +12,9 @@ fn summary(run: &Run) -> Value {
     serde_json::from_slice(&std::fs::read(run.dir().join("summary.json")).unwrap()).unwrap()
 }
 
-/// The last line of the summary in words; the line after it says where the run lies.
-fn last_words(said: &str) -> String {
-    said.lines().rfind(|line| line.starts_with("WARNING ")).unwrap_or_else(|| panic!("no warning: {said}")).to_owned()
+/// The very last line, which must be a warning.
+fn last_words(said: &str) -> &str {
+    said.lines().last().filter(|line| line.starts_with("WARNING ")).unwrap_or_else(|| panic!("no warning last: {said}"))
 }
 
 /// No prompt fits: the agents end before their first turn, and every step is made of nothing.

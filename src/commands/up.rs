@@ -43,7 +43,8 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     Ok(match end {
         RunEnd::Completed(summary) => {
-            eprintln!("{}\nthe run lies in {}", summary.in_words(), lies.display());
+            // what makes a run worthless comes last, where it is seen
+            eprintln!("the run lies in {}\n{}", lies.display(), summary.in_words());
             super::print(&serde_json::to_string_pretty(&summary)?)?
         }
         RunEnd::Stopped(summary) => {

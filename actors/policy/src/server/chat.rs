@@ -47,16 +47,9 @@ pub async fn chat(State(state): State<Arc<EngineState>>, request: Request) -> Re
     let bytes =
         read_body(body, state.limits.body_bytes, state.limits.body_deadline).await.map_err(ApiError::for_openai)?;
     let chat = ChatBody::parse(&state, &parse_object(&parts.headers, &bytes, BodyKind::Model)?)?;
-    let units = openai::units(
-        &state,
-        &chat.prompt,
-        &chat.sampling,
-        chat.wish,
-        chat.rid.as_deref(),
-        &chat.cache_key,
-        chat.stream,
-        received,
-    )?;
+    let (rid, cache_key, stream) = (chat.rid.as_deref(), chat.cache_key.as_str(), chat.stream);
+    let asked = openai::Asked { rid, cache_key, stream, received };
+    let units = openai::units(&state, &chat.prompt, &chat.sampling, chat.wish, &asked)?;
     let id = chat.rid.clone().or_else(|| units.first().map(|unit| unit.request.rid.clone())).unwrap_or_default();
     let created = state.timeline.now() as i64;
     if chat.stream {

@@ -127,16 +127,9 @@ impl CompletionBody {
                 .rid
                 .as_ref()
                 .map(|rid| if self.prompts.len() == 1 { rid.clone() } else { format!("{rid}_{index}") });
-            units.extend(openai::units(
-                state,
-                prompt,
-                &sampling,
-                self.wish,
-                rid.as_deref(),
-                &self.cache_key,
-                self.stream,
-                received,
-            )?);
+            let (cache_key, stream) = (self.cache_key.as_str(), self.stream);
+            let asked = openai::Asked { rid: rid.as_deref(), cache_key, stream, received };
+            units.extend(openai::units(state, prompt, &sampling, self.wish, &asked)?);
         }
         Ok(units)
     }

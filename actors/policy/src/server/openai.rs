@@ -74,6 +74,19 @@ pub struct LogprobWish {
     pub prompt: bool,
 }
 
+/// How a request was asked, beside what it asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// Its id, where the caller gave one.
+    pub rid: Option<&'a str>,
+    /// As [`GenerationRequest::cache_key`].
+    pub cache_key: &'a str,
+    /// Whether chunks are wanted.
+    pub stream: bool,
+    /// When it arrived.
+    pub received: tokio::time::Instant,
+}
+
 /// The sequences for one prompt: one request for each of its samples.
 ///
 /// # Errors
@@ -83,11 +96,9 @@ pub fn units(
     prompt: &[u32],
     sampling: &SamplingInput,
     wish: LogprobWish,
-    rid: Option<&str>,
-    cache_key: &str,
-    stream: bool,
-    received: tokio::time::Instant,
+    asked: &Asked<'_>,
 ) -> Result<Vec<Unit>, ApiError> {
+    let Asked { rid, cache_key, stream, received } = *asked;
     state.check_length(prompt.len(), 0).map_err(ApiError::for_openai)?;
     let Sampling { params, parallel_samples, skip_special_tokens, no_stop_trim, stream_interval } =
         sampling.resolve(prompt.len(), state.facts.context_length).map_err(ApiError::for_openai)?;
