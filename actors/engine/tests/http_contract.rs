@@ -50,6 +50,35 @@ fn call_of(exchange: &Exchange) -> GenerateCall {
     call(body["meta_info"]["id"].as_str().unwrap(), prompt_tokens, max_new_tokens)
 }
 
+/// What a load is confirmed by, and what tells a stalled engine from a slow one.
+#[tokio::test]
+async fn numbers_and_progress_are_read_where_a_server_can_tell_them() {
+    let replay = Replay::of([recorded(NEW, "009"), recorded(NEW, "633")]).await;
+    let api = client(&replay.url);
+    let progress = api.progress(soon()).await.unwrap().unwrap();
+    assert_eq!(progress, "running 0, waiting 0, tokens held 0 of 0, 0.0 tokens/s, prefill 0 us");
+    let cannot = api.weight_rows("model.norm.weight", 4, soon()).await.unwrap_err();
+    assert_eq!(cannot.code(), "GR0405", "not for this model: {cannot}");
+    assert!(!cannot.engine_in_doubt(), "it lives on");
+    let asked = json!({ "name": "model.norm.weight", "truncate_size": 4 });
+    assert_eq!(replay.received().last().unwrap().body, asked);
+    let old = Replay::of([recorded(OLD, "009")]).await;
+    assert_eq!(client(&old.url).progress(soon()).await.unwrap_err().code(), "GR0405");
+
+    let rows = [
+        ("[1.5, -2]", Some(vec![1.5, -2.0])),
+        ("[[1, 2], [3, 4]]", Some(vec![1.0, 2.0, 3.0, 4.0])),
+        ("[]", Some(Vec::new())),
+        (r#"["one"]"#, None),
+        ("{}", None),
+    ];
+    for (body, expected) in rows {
+        let answer = Answer::Whole(200, body.to_owned());
+        let replay = Replay::start([("/get_weights_by_name".to_owned(), answer)]).await;
+        assert_eq!(client(&replay.url).weight_rows("w", 2, soon()).await.ok(), expected, "{body}");
+    }
+}
+
 #[tokio::test]
 async fn information_is_read_from_both_versions() {
     for (version, ready) in [(NEW, Some(true)), (OLD, None)] {
