@@ -74,6 +74,7 @@ pub fn pages() -> Vec<&'static ErrorPage> {
         greenroom_rollout::MAKE_ERRORS,
         greenroom_engine::ERRORS,
         greenroom_identity::ERRORS,
+        greenroom_dataplane::ERRORS,
         greenroom_sandbox::ERRORS,
         greenroom_tokens::ERRORS,
         greenroom_weights::ERRORS,
