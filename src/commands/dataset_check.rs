@@ -14,10 +14,11 @@ use anyhow::Context;
 use greenroom::config::{self, Config, Layers};
 use greenroom::core::spawn_named;
 use greenroom::messages::sandbox::{ExecOutcome, ExecRequest, SandboxFile, Shell};
-use greenroom::rollout::Dataset;
-use greenroom::rollout::Task;
-use greenroom::rollout::grading::{CommandOutcome, GradeStep, Grader, InstanceCommits, SweSmithTask};
-use greenroom::sandbox::{ImageSpec, Labels, LocalProvider, Provider, SandboxBox};
+use greenroom::rollout::grading::{
+    CommandOutcome, GradeCommand, GradeError, GradeReason, GradeStep, Grader, GradingTask, InstanceCommits, Taken, Work,
+};
+use greenroom::rollout::{Dataset, GradingLimits, Task};
+use greenroom::sandbox::{ImageSpec, Labels, LocalProvider, Provider, SandboxBox, SandboxError};
 use serde_json::Value;
 
 use crate::cli::CheckDataset;
@@ -44,7 +45,7 @@ struct Setting {
     provider: LocalProvider,
     images: BTreeMap<String, ImageSpec>,
     setup_timeout_ms: u64,
-    eval_timeout_ms: u64,
+    limits: GradingLimits,
 }
 
 pub(super) fn run(arguments: &CheckDataset) -> anyhow::Result<ExitCode> {
@@ -56,7 +57,10 @@ pub(super) fn run(arguments: &CheckDataset) -> anyhow::Result<ExitCode> {
         provider: LocalProvider::new(config.sandbox.local.clone(), &scratch)?,
         images: greenroom::up::images_of(&config, &dataset)?,
         setup_timeout_ms: config.rollout.setup_timeout_ms,
-        eval_timeout_ms: config.rollout.eval_timeout_ms,
+        limits: GradingLimits {
+            timeout: Duration::from_millis(config.rollout.eval_timeout_ms),
+            change_bytes: config.rollout.max_change_bytes,
+        },
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let checked = runtime.block_on(check_all(Arc::new(setting), &dataset, patches));
@@ -167,26 +171,46 @@ async fn check(setting: &Setting, task: &Task, patch: Option<&str>) -> anyhow::R
     Ok(Finding::Right { has_fix: patch.is_some() })
 }
 
-/// The reward in a fresh box, with the grader's reason; or why the task cannot be graded.
+/// The reward, with the grader's reason; or why the task cannot be graded. As in a run, the work is taken out of the box in
+/// which it was done and graded in another one.
 async fn reward(setting: &Setting, task: &Task, patch: Option<&str>) -> anyhow::Result<Result<(f64, String), String>> {
-    let image = setting.images.get(&task.image).with_context(|| format!("there is no image {:?}", task.image))?;
-    let lifetime_ms = setting.setup_timeout_ms + setting.eval_timeout_ms + SLACK_MS;
-    let held = setting.provider.create(image, &Labels::new(), lifetime_ms).await?;
-    let workdir = task.workdir.clone().unwrap_or_else(|| image.workdir.display().to_string());
-    let graded = TaskBox { held: &*held, workdir, setting }.grade(task, patch).await;
-    held.destroy().await?;
-    graded
+    let acting = TaskBox::make(setting, task).await?;
+    let work = acting.work(task, patch).await;
+    acting.held.destroy().await?;
+    let mut grader = match work? {
+        Ok(work) => Grader::new(work),
+        Err(why) => return Ok(Err(why)),
+    };
+    loop {
+        let grading = TaskBox::make(setting, task).await?;
+        let graded = grading.grade(task, &mut grader).await;
+        grading.held.destroy().await?;
+        match graded? {
+            Ok(None) => {}
+            Ok(Some(grade)) => return Ok(Ok(grade)),
+            Err(why) => return Ok(Err(why)),
+        }
+    }
 }
 
 /// A box with a task in it.
 struct TaskBox<'a> {
-    held: &'a dyn SandboxBox,
+    held: Box<dyn SandboxBox>,
     workdir: String,
     setting: &'a Setting,
 }
 
-impl TaskBox<'_> {
-    async fn grade(&self, task: &Task, patch: Option<&str>) -> anyhow::Result<Result<(f64, String), String>> {
+impl<'a> TaskBox<'a> {
+    async fn make(setting: &'a Setting, task: &Task) -> anyhow::Result<Self> {
+        let image = setting.images.get(&task.image).with_context(|| format!("there is no image {:?}", task.image))?;
+        let lifetime_ms = setting.setup_timeout_ms + setting.limits.timeout.as_millis() as u64 + SLACK_MS;
+        let held = setting.provider.create(image, &Labels::new(), lifetime_ms).await?;
+        let workdir = task.workdir.clone().unwrap_or_else(|| image.workdir.display().to_string());
+        Ok(Self { held, workdir, setting })
+    }
+
+    /// The task in this box, or why it cannot be set up.
+    async fn set_up(&self, task: &Task) -> anyhow::Result<Result<GradingTask, String>> {
         self.put_files(&task.files).await?;
         if let Some(command) = &task.setup_cmd {
             let outcome = self.exec(command, Shell::Bash, self.setting.setup_timeout_ms).await?;
@@ -196,50 +220,67 @@ impl TaskBox<'_> {
         }
         let mut commits = None;
         if task.needs_commits() {
-            let resolve = SweSmithTask::resolve_command(&self.workdir, task.id.as_str());
-            let outcome = self.exec(&resolve.command, Shell::Sh, resolve.timeout.as_millis() as u64).await?;
+            let outcome = self.run(&InstanceCommits::resolve_command(&self.workdir, task.id.as_str())).await?;
             match InstanceCommits::parse(task.id.as_str(), &outcome) {
                 Ok(found) => commits = Some(found),
                 Err(error) => return Ok(Err(error.to_string())),
             }
         }
+        Ok(Ok(task.grading_task(&self.workdir, self.setting.limits, commits)))
+    }
+
+    /// What is left when nothing was done, or the patch undone.
+    async fn work(&self, task: &Task, patch: Option<&str>) -> anyhow::Result<Result<Work, String>> {
+        let grading = match self.set_up(task).await? {
+            Ok(grading) => grading,
+            Err(why) => return Ok(Err(why)),
+        };
         if let Some(patch) = patch {
-            self.put(PATCH_PATH, patch).await?;
+            self.put(PATCH_PATH, patch.as_bytes().to_vec()).await?;
             let undo = format!("git -c safe.directory='*' apply -R --whitespace=nowarn {PATCH_PATH}");
             let outcome = self.exec(&undo, Shell::Sh, self.setting.setup_timeout_ms).await?;
             if outcome.returncode != 0 {
                 return Ok(Err(format!("its bug_patch cannot be undone: {}", one_line(&outcome.output))));
             }
         }
-        let timeout = Duration::from_millis(self.setting.eval_timeout_ms);
-        self.judge(Grader::new(task.grading_task(&self.workdir, timeout, commits))).await
+        let taken = grading.taken(&self.run(&grading.take_command()).await?);
+        Ok(Ok(match taken {
+            Taken::Not(reason) => Work::NotTaken(reason),
+            Taken::File(path) => match self.held.read_file(&path, self.setting.limits.change_bytes).await {
+                Ok(change) => Work::Change(change),
+                Err(SandboxError::Refused { .. }) => Work::NotTaken(GradeReason::ChangeNotTaken),
+                Err(error) => return Err(error.into()),
+            },
+        }))
     }
 
-    async fn judge(
-        &self,
-        grader: Result<Grader, greenroom::rollout::grading::GradeError>,
-    ) -> anyhow::Result<Result<(f64, String), String>> {
-        let mut grader = match grader {
-            Ok(grader) => grader,
-            Err(error) => return Ok(Err(error.to_string())),
+    /// The grade, or nothing where the grader wants another box.
+    async fn grade(&self, task: &Task, grader: &mut Grader) -> anyhow::Result<Result<Option<(f64, String)>, String>> {
+        let in_words = |error: GradeError| one_line(&error.to_string());
+        let mut reported = match self.set_up(task).await? {
+            Ok(grading) => grader.on_fresh_box(grading),
+            Err(why) => return Ok(Err(why)),
         };
         loop {
-            let reported = match grader.next() {
+            if let Err(error) = reported {
+                return Ok(Err(in_words(error)));
+            }
+            reported = match grader.next() {
+                GradeStep::FreshBox => return Ok(Ok(None)),
+                GradeStep::Done(grade) => return Ok(Ok(Some((grade.reward, format!("{:?}", grade.reason))))),
+                GradeStep::Run(command) => grader.on_outcome(&self.run(&command).await?),
                 GradeStep::WriteFiles(files) => {
-                    self.put_files(&files).await?;
+                    for (path, content) in files {
+                        self.put(&path, content).await?;
+                    }
                     grader.on_files_written()
                 }
-                GradeStep::Run(command) => {
-                    let timeout_ms = command.timeout.as_millis() as u64;
-                    let outcome = self.exec(&command.command, Shell::Sh, timeout_ms).await?;
-                    grader.on_outcome(&outcome)
-                }
-                GradeStep::Done(grade) => return Ok(Ok((grade.reward, format!("{:?}", grade.reason)))),
             };
-            if let Err(error) = reported {
-                return Ok(Err(one_line(&error.to_string())));
-            }
         }
+    }
+
+    async fn run(&self, command: &GradeCommand) -> anyhow::Result<CommandOutcome> {
+        self.exec(&command.command, Shell::Sh, command.timeout.as_millis() as u64).await
     }
 
     async fn exec(&self, command: &str, shell: Shell, timeout_ms: u64) -> anyhow::Result<CommandOutcome> {
@@ -256,14 +297,14 @@ impl TaskBox<'_> {
 
     async fn put_files(&self, files: &BTreeMap<String, String>) -> anyhow::Result<()> {
         for (path, content) in files {
-            self.put(path, content).await?;
+            self.put(path, content.as_bytes().to_vec()).await?;
         }
         Ok(())
     }
 
-    async fn put(&self, path: &str, content: &str) -> anyhow::Result<()> {
+    async fn put(&self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
         let path = PathBuf::from(&self.workdir).join(path).display().to_string();
-        let file = SandboxFile { path, content: content.as_bytes().to_vec(), executable: false };
+        let file = SandboxFile { path, content, executable: false };
         Ok(self.held.put_files(vec![file]).await?)
     }
 }

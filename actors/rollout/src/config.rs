@@ -14,6 +14,20 @@ pub const LIFETIME_SLACK_MS: u64 = 3_600_000;
 pub const LEASE_MARGIN_MS: u64 = 60_000;
 /// What grading may take besides the tests themselves: taking the agent's change, restoring the tests' tree.
 pub const GRADING_PREPARATION_MS: u64 = 180_000;
+/// The first wait before the set-up command is tried again in a box; grows by itself with each try.
+pub const SETUP_BACKOFF_MS: u64 = 2000;
+
+/// Where tasks with an `eval_cmd` are graded. Tasks of SWE-smith's shape are always graded in a fresh box.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GradeIn {
+    /// In a box that the agent never touched, set up in the same way, with the working directory as the agent left it.
+    #[default]
+    FreshBox,
+    /// In the agent's own box: for tasks whose answer lies outside of the working directory, such as an installed package or
+    /// a file in the home. What else the agent left there can then spoil the grading, to its gain or to the run's harm.
+    SameBox,
+}
 
 /// The settings of rollouts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,6 +52,11 @@ pub struct RolloutConfig {
     /// Whether the hidden tests and the original code are taken out of a task's repository while the agent acts. Switch it
     /// off only to look into a set-up.
     pub withhold_history: bool,
+    /// Where tasks with an `eval_cmd` are graded.
+    pub grade_in: GradeIn,
+    /// The largest change that an agent may leave, in bytes: of the difference, or of the working directory where a task has
+    /// an `eval_cmd`. A larger one earns 0. It must fit into the sandbox's /tmp (`sandbox.local.limits.tmp_bytes`).
+    pub max_change_bytes: u64,
     /// One model call, queueing included.
     pub turn_timeout_ms: u64,
     /// Prompt and reply together, in tokens (`ROLLOUT_MAX_CONTEXT_LEN`).
@@ -50,7 +69,8 @@ pub struct RolloutConfig {
     pub top_k: i32,
     /// Rollouts that run at once.
     pub max_running: u32,
-    /// How often one sample is tried when infrastructure fails, the first time included.
+    /// How often one sample is tried when infrastructure fails, the first time included. A set-up or a grading that fails
+    /// in the same words twice in a row is not tried again.
     pub max_attempts: u32,
     /// The wait before a re-issue; doubles with each attempt, at most 60 s.
     pub retry_backoff_ms: u64,
@@ -80,6 +100,8 @@ impl Default for RolloutConfig {
             setup_timeout_ms: 60_000,
             setup_attempts: 3,
             withhold_history: true,
+            grade_in: GradeIn::FreshBox,
+            max_change_bytes: 64 << 20,
             turn_timeout_ms: 900_000,
             max_context_tokens: 32_768,
             max_new_tokens: 4096,
@@ -111,6 +133,17 @@ impl RolloutConfig {
         self.sandbox_lifetime_ms.unwrap_or(self.guard_ms().saturating_add(LIFETIME_SLACK_MS))
     }
 
+    /// How long a sandbox for grading lives, milliseconds: its set-up at the slowest, the tests, and what lies between.
+    pub fn grading_lifetime_ms(&self) -> u64 {
+        let tries = u64::from(self.setup_attempts);
+        let waits_ms = SETUP_BACKOFF_MS.saturating_mul(tries.saturating_mul(tries.saturating_sub(1)) / 2);
+        let set_up_ms = tries.saturating_mul(self.setup_timeout_ms).saturating_add(waits_ms);
+        // the history is withheld, the change is moved and laid over the tests: each of them has its own limit
+        let steps_ms = 4 * GRADING_PREPARATION_MS;
+        let parts = [set_up_ms, steps_ms, self.eval_timeout_ms, LEASE_MARGIN_MS];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// How long a group may be without news at the worst: every attempt ends at the guard. For who waits for groups.
     pub fn longest_sample_ms(&self) -> u64 {
         let attempts = u64::from(self.max_attempts);
@@ -120,7 +153,7 @@ impl RolloutConfig {
     /// Everything that is wrong with these settings, one line each; empty when nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let positive: [(&str, u64); 11] = [
+        let positive: [(&str, u64); 12] = [
             ("max_turns", self.max_turns.into()),
             ("exec_timeout_ms", self.exec_timeout_ms),
             ("eval_timeout_ms", self.eval_timeout_ms),
@@ -132,6 +165,7 @@ impl RolloutConfig {
             ("max_running", self.max_running.into()),
             ("max_attempts", self.max_attempts.into()),
             ("min_trainable", self.min_trainable.into()),
+            ("max_change_bytes", self.max_change_bytes),
         ];
         problems.extend(
             positive.iter().filter(|(_, value)| *value == 0).map(|(name, _)| format!("{name} must be at least 1")),
@@ -148,10 +182,19 @@ impl RolloutConfig {
         if self.top_k == 0 || self.top_k < -1 {
             problems.push(format!("top_k is {}, but must be −1 (off) or at least 1", self.top_k));
         }
+        if self.max_change_bytes > LARGEST_CHANGE_BYTES {
+            let given = self.max_change_bytes;
+            problems.push(format!(
+                "max_change_bytes is {given}: a box moves files of at most {LARGEST_CHANGE_BYTES} bytes"
+            ));
+        }
         problems.extend(lease_problem(self.sandbox_lifetime_ms(), self.guard_ms(), self.eval_timeout_ms));
         problems
     }
 }
+
+/// The largest file that is moved out of a box and into one.
+const LARGEST_CHANGE_BYTES: u64 = 512 << 20;
 
 /// The longest wait before a re-issue.
 pub const MAX_BACKOFF_MS: u64 = 60_000;
@@ -182,6 +225,18 @@ mod tests {
     }
 
     #[test]
+    fn the_box_for_grading_outlives_set_up_and_tests() {
+        let config: RolloutConfig =
+            serde_json::from_str(r#"{"setup_attempts": 3, "setup_timeout_ms": 1000, "eval_timeout_ms": 7}"#).unwrap();
+        assert_eq!(config.grading_lifetime_ms(), 3 * 1000 + 2000 + 4000 + 4 * 180_000 + 7 + 60_000);
+        let endless = RolloutConfig { setup_timeout_ms: u64::MAX, setup_attempts: u32::MAX, ..config };
+        assert_eq!(endless.grading_lifetime_ms(), u64::MAX);
+        assert_eq!(RolloutConfig::default().grade_in, GradeIn::FreshBox);
+        let same: RolloutConfig = serde_json::from_str(r#"{"grade_in": "same-box"}"#).unwrap();
+        assert_eq!(same.grade_in, GradeIn::SameBox);
+    }
+
+    #[test]
     fn every_contradiction_is_a_line_with_a_remedy() {
         let cases: &[(&str, &str)] = &[
             (r#"{"sandbox_lifetime_ms": 1979999}"#, "set it to at least 1980000"),
@@ -190,6 +245,8 @@ mod tests {
             (r#"{"max_context_tokens": 100}"#, "raise the first"),
             (r#"{"top_p": 0.0}"#, "above 0"),
             (r#"{"top_k": 0}"#, "−1 (off)"),
+            (r#"{"max_change_bytes": 0}"#, "max_change_bytes must be at least 1"),
+            (r#"{"max_change_bytes": 1000000000}"#, "at most 536870912 bytes"),
         ];
         for (json, words) in cases {
             let config: RolloutConfig = serde_json::from_str(json).unwrap();

@@ -1,7 +1,8 @@
 //! Promise: the right fix earns 1 however it is left behind, anything else earns 0, and a broken sandbox earns nothing.
 //!
 //! Each case is a real repository in SWE-smith's shape (bug with tests, then the hidden tests removed), a shell script that
-//! plays the agent, and the grading plan run by a real shell: once with the history in the sandbox, once with it withheld.
+//! plays the agent, and the grading plan run by a real shell: once with the history in the box, once with it withheld. The
+//! work is taken out of the agent's folder and graded in a copy that the agent never touched.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,17 +11,22 @@
     reason = "a test fails by panicking and tells what it did"
 )]
 
+mod folders;
+
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use folders::{copy, grade, run, take};
 use greenroom_rollout::grading::{
-    CmdTask, CommandOutcome, Grade, GradeError, GradeReason, GradeStep, Grader, GradingTask, InstanceCommits,
-    LogParser, SweSmithTask, parse_withheld, withhold_command,
+    CmdTask, CommandOutcome, Grade, GradeError, GradeReason, Grader, GradingTask, InstanceCommits, Keep, LogParser,
+    SweSmithTask, Work, parse_withheld, withhold_command,
 };
 
 const INSTANCE: &str = "owner__calc.12345678.func_pm__abcd1234";
+
+const LIMIT_BYTES: u64 = 1 << 20;
 
 const REPOSITORY: &str = r#"
 git init -q -b main . && git config user.name t && git config user.email t@example.invalid
@@ -34,18 +40,19 @@ sed -i 's/a + b/a - b/' calc.py && git commit -q -am bug
 git rm -q tests/test_add.py && git commit -q -m 'remove tests'
 "#;
 
-fn run(folder: &Path, command: &str) -> CommandOutcome {
-    let output = Command::new("/bin/sh")
-        .args(["-c", &format!("exec 2>&1\n{command}")])
-        .current_dir(folder)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    CommandOutcome::finished(output.status.code().unwrap().into(), text)
-}
+static IMAGE: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    std::fs::create_dir(&image).unwrap();
+    let made = run(&image, REPOSITORY);
+    assert_eq!(made.returncode, 0, "{}", made.output);
+    folder
+});
+
+/// unittest repeats a method's name in its class since Python 3.11.
+static IS_NEW_STYLE: LazyLock<bool> = LazyLock::new(|| {
+    run(IMAGE.path(), "python3 -c 'import sys; print(sys.version_info >= (3, 11))'").output.trim() == "True"
+});
 
 fn task(folder: &Path) -> SweSmithTask {
     SweSmithTask {
@@ -54,16 +61,15 @@ fn task(folder: &Path) -> SweSmithTask {
         commits: None,
         test_cmd: "python3 -m unittest -v".to_owned(),
         parser: LogParser::UnittestTornado,
-        fail_to_pass: vec![test_id(folder, "test_add")],
-        pass_to_pass: vec![test_id(folder, "test_zero")],
+        fail_to_pass: vec![test_id("test_add")],
+        pass_to_pass: vec![test_id("test_zero")],
         test_timeout: Duration::from_secs(60),
+        change_limit_bytes: LIMIT_BYTES,
     }
 }
 
-/// unittest writes `test_add (tests.test_add.T)` before Python 3.11 and repeats the method's name since.
-fn test_id(folder: &Path, name: &str) -> String {
-    let new_style = run(folder, "python3 -c 'import sys; print(sys.version_info >= (3, 11))'").output.trim() == "True";
-    if new_style { format!("{name} (tests.{name}.T.{name})") } else { format!("{name} (tests.{name}.T)") }
+fn test_id(name: &str) -> String {
+    if *IS_NEW_STYLE { format!("{name} (tests.{name}.T.{name})") } else { format!("{name} (tests.{name}.T)") }
 }
 
 /// The grade, which is the same whether the history is withheld or not.
@@ -73,41 +79,37 @@ fn grade_after(agent: &str, change: impl Fn(&mut SweSmithTask)) -> Result<Grade,
     withheld
 }
 
-fn find_commits(path: &Path, withhold: bool) -> Result<InstanceCommits, GradeError> {
+fn find_commits(path: &Path, withhold: bool, keep: Keep) -> Result<InstanceCommits, GradeError> {
     let workdir = path.to_str().unwrap();
     if withhold {
-        return parse_withheld(INSTANCE, &run(path, &withhold_command(workdir, INSTANCE).command));
+        return parse_withheld(INSTANCE, &run(path, &withhold_command(workdir, INSTANCE, keep).command));
     }
-    InstanceCommits::parse(INSTANCE, &run(path, &SweSmithTask::resolve_command(workdir, INSTANCE).command))
+    InstanceCommits::parse(INSTANCE, &run(path, &InstanceCommits::resolve_command(workdir, INSTANCE).command))
 }
 
 fn grade_with(withhold: bool, agent: &str, change: impl Fn(&mut SweSmithTask)) -> Result<Grade, GradeError> {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    let made = run(path, REPOSITORY);
-    assert_eq!(made.returncode, 0, "{}", made.output);
-    let mut task = task(path);
-    task.commits = Some(find_commits(path, withhold)?);
-    let acted = run(path, agent);
+    let scratch = tempfile::tempdir().unwrap();
+    let image = IMAGE.path().join("image");
+    let box_of = |name: &str, keep: Keep| {
+        let path = scratch.path().join(name);
+        copy(&image, &path);
+        let mut task = task(&path);
+        task.commits = Some(find_commits(&path, withhold, keep).unwrap());
+        change(&mut task);
+        (path, task)
+    };
+    let (agents, task) = box_of("agents", Keep::Nothing);
+    let instance = task.commits.as_ref().unwrap().instance.clone();
+    let acted = run(&agents, agent);
     assert_eq!(acted.returncode, 0, "agent: {}", acted.output);
-    change(&mut task);
-    let mut grader = Grader::new(GradingTask::SweSmith(task))?;
-    loop {
-        match grader.next() {
-            GradeStep::Run(command) => {
-                let outcome = run(path, &command.command);
-                println!("{}: {}\n{}", command.purpose, outcome.returncode, outcome.output);
-                grader.on_outcome(&outcome)?;
-            }
-            GradeStep::WriteFiles(files) => {
-                for (name, content) in files {
-                    std::fs::write(path.join(name), content).unwrap();
-                }
-                grader.on_files_written()?;
-            }
-            GradeStep::Done(grade) => return Ok(grade),
-        }
-    }
+    let work = take(&GradingTask::SweSmith(task), &agents);
+    let mut boxes = 0;
+    grade(Grader::new(work), || {
+        boxes += 1;
+        let (path, task) = box_of(&format!("fresh-{boxes}"), Keep::Tests);
+        assert_eq!(task.commits.as_ref().unwrap().instance, instance, "set-up is repeatable");
+        (path, GradingTask::SweSmith(task))
+    })
 }
 
 const FIX: &str = "sed -i 's/a - b/a + b/' calc.py";
@@ -131,6 +133,20 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
         ),
         ("with the repository called bare", "; git config core.bare true"),
         ("with the change hidden from git", "; git update-index --skip-worktree calc.py"),
+        (
+            "with a sparse check-out",
+            "; git sparse-checkout set nothing; git sparse-checkout disable; git sparse-checkout set --no-cone '/calc.py'",
+        ),
+        ("with settings that break git", "; printf '[core\\n' > .git/config"),
+        ("with everything ignored", "; echo '*' > .git/info/attributes; git config core.excludesFile /dev/null"),
+        (
+            "with a filter that spoils what is added",
+            "; git config filter.e.clean false; git config filter.e.required true; echo '* filter=e' > .git/info/attributes",
+        ),
+        (
+            "with a repository of its own inside",
+            "; git init -q own && git -C own -c user.name=t -c user.email=t commit -q --allow-empty -m x",
+        ),
         ("with odd file names", "; mkdir 'a b'; echo 1 > 'a b/ü*.txt'"),
         (
             "with odd settings of git",
@@ -147,7 +163,8 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
 fn anything_else_earns_zero() {
     type Expected = fn(&GradeReason) -> bool;
     let tests_fail: Expected = |reason| matches!(reason, GradeReason::TestsNotPassed(_));
-    let cases: [(&str, &str, Expected); 8] = [
+    let too_large: Expected = |reason| *reason == GradeReason::ChangeTooLarge { limit_bytes: LIMIT_BYTES };
+    let cases: [(&str, &str, Expected); 14] = [
         ("nothing done", "true", tests_fail),
         ("another mistake", "sed -i 's/a - b/a * b/' calc.py", tests_fail),
         ("a syntax error", "echo '(' >> calc.py", tests_fail),
@@ -163,7 +180,25 @@ fn anything_else_earns_zero() {
             tests_fail,
         ),
         ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| {
-            *reason == GradeReason::ChangeNotApplicable
+            *reason == GradeReason::TestRunBroke
+        }),
+        ("a runner that says nothing", "echo 'import os; os._exit(0)' > unittest.py", |reason| {
+            *reason == GradeReason::TestRunBroke
+        }),
+        (
+            "the right fix and a runner that says nothing",
+            "sed -i 's/a - b/a + b/' calc.py; echo 'import os; os._exit(0)' > unittest.py",
+            |reason| *reason == GradeReason::TestRunBroke,
+        ),
+        ("a gibibyte that takes no room", "sed -i 's/a - b/a + b/' calc.py; truncate -s 1G zeros", too_large),
+        ("more than the limit", "sed -i 's/a - b/a + b/' calc.py; head -c 2M /dev/urandom > noise", too_large),
+        (
+            "a difference beyond the limit",
+            "head -c 900K /dev/urandom > tests/test_zero.py; sed -i 's/a - b/a + b/' calc.py; head -c 900K /dev/urandom > calc.bin; git add -A; head -c 900K /dev/urandom >> calc.py",
+            too_large,
+        ),
+        ("the commit's objects removed", "sed -i 's/a - b/a + b/' calc.py; rm -rf .git/objects/*", |reason| {
+            *reason == GradeReason::RepositoryDestroyed
         }),
         ("the work tree removed", "cd .. && rm -rf \"$OLDPWD\"/.git \"$OLDPWD\"/*", |reason| {
             *reason == GradeReason::RepositoryDestroyed
@@ -180,11 +215,17 @@ fn anything_else_earns_zero() {
 fn what_the_policy_did_not_do_is_never_a_reward() {
     let no_runner = grade_after(FIX, |task| task.test_cmd = "python3 -m no_such_runner -v".to_owned());
     assert!(matches!(no_runner, Err(GradeError::NoResults { .. })), "{no_runner:?}");
-    let no_folder = grade_after(FIX, |task| {
-        task.workdir = "/nonexistent".to_owned();
-        task.commits = None;
+    let no_repository = grade_after(FIX, |task| {
+        if let Some(commits) = &mut task.commits {
+            commits.top = "/nonexistent".to_owned();
+        }
     });
-    assert!(matches!(no_folder, Err(GradeError::CouldNotRun { .. })), "{no_folder:?}");
+    assert!(matches!(no_repository, Err(GradeError::CouldNotRun { .. })), "{no_repository:?}");
+    let no_room = grade_after("true", |task| task.change_limit_bytes = 0);
+    assert_eq!(no_room.unwrap().reward, 0.0, "nothing fits into nothing");
+    let mut grader = Grader::new(Work::Change(Vec::new()));
+    let no_commits = grader.on_fresh_box(GradingTask::SweSmith(task(Path::new("/"))));
+    assert!(matches!(no_commits, Err(GradeError::UngradableTask { .. })), "{no_commits:?}");
     let no_tests = grade_after(FIX, |task| task.fail_to_pass.clear());
     assert!(matches!(no_tests, Err(GradeError::UngradableTask { .. })), "{no_tests:?}");
 }
@@ -196,7 +237,7 @@ fn a_row_without_a_commit_of_its_tests_is_refused() {
     // The branch ends at the bug: its parent would be the original code.
     run(folder.path(), "git reset -q --hard HEAD~1");
     for withhold in [false, true] {
-        let refused = find_commits(folder.path(), withhold);
+        let refused = find_commits(folder.path(), withhold, Keep::Nothing);
         let is_refused =
             matches!(&refused, Err(GradeError::UngradableTask { detail, .. }) if detail.contains("it has 1"));
         assert!(is_refused, "{refused:?}");
@@ -229,46 +270,93 @@ fn time_outs_and_broken_runs_are_told_apart() {
 
 #[test]
 fn a_command_rewards_only_status_zero() {
-    let folder = tempfile::tempdir().unwrap();
-    // The agent has put a directory where the hidden file will go.
-    run(folder.path(), "mkdir check.sh; touch check.sh/x; echo 42 > answer");
-    let task = |eval_cmd: &str| CmdTask {
+    let task = |folder: &Path, eval_cmd: &str| CmdTask {
         instance_id: "c1".to_owned(),
-        workdir: folder.path().to_str().unwrap().to_owned(),
+        workdir: folder.to_str().unwrap().to_owned(),
         eval_files: BTreeMap::from([("check.sh".to_owned(), "test \"$(cat answer)\" = 42\n".to_owned())]),
         eval_cmd: eval_cmd.to_owned(),
         eval_timeout: Duration::from_secs(60),
+        change_limit_bytes: LIMIT_BYTES,
     };
+    // The agent has put a directory where the hidden file will go.
+    let honest = "mkdir check.sh; touch check.sh/x; echo 42 > answer";
     let cases = [
-        ("sh check.sh", Some(1.0)),
-        ("[[ -f check.sh ]] && sh check.sh; exit $?", Some(1.0)),
-        ("sh check.sh && exit 3", Some(0.0)),
-        ("no-such-program", None),
+        (honest, "sh check.sh", Some(1.0)),
+        (honest, "[[ -f check.sh ]] && sh check.sh; exit $?", Some(1.0)),
+        ("rm -f given; ln -s /nowhere link; mkfifo pipe", "test ! -e given && test -L link && test -p pipe", Some(1.0)),
+        (honest, "sh check.sh && exit 3", Some(0.0)),
+        ("true", "sh check.sh", Some(0.0)),
+        ("rm tool", "echo; ./tool", Some(0.0)),
+        ("printf 'no-such-program' > tool", "sh tool", Some(0.0)),
+        ("truncate -s 1G answer", "true", Some(0.0)),
+        (honest, "no-such-program", None),
+        (honest, "sh check.sh; no-such-program", None),
     ];
-    for (eval_cmd, reward) in cases {
-        let mut grader = Grader::new(GradingTask::Cmd(task(eval_cmd))).unwrap();
-        let ours = loop {
+    for (agent, eval_cmd, reward) in cases {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut boxes = 0;
+        let mut fresh = || {
+            boxes += 1;
+            let folder = scratch.path().join(format!("box-{boxes}"));
+            std::fs::create_dir(&folder).unwrap();
+            let made = run(&folder, "echo 1 > given; printf '#!/bin/sh\n' > tool; chmod +x tool");
+            assert_eq!(made.returncode, 0, "{}", made.output);
+            folder
+        };
+        let agents = fresh();
+        run(&agents, agent);
+        let work = take(&GradingTask::Cmd(task(&agents, eval_cmd)), &agents);
+        run(&agents, "chmod u+rwx .");
+        let graded = grade(Grader::new(work), || {
+            let folder: PathBuf = fresh();
+            let task = GradingTask::Cmd(task(&folder, eval_cmd));
+            (folder, task)
+        });
+        match (reward, graded) {
+            (Some(reward), Ok(grade)) => assert_eq!(grade.reward, reward, "{agent}: {eval_cmd}: {grade:?}"),
+            (None, Err(GradeError::CouldNotRun { .. })) => {}
+            (_, other) => panic!("{agent}: {eval_cmd}: {other:?}"),
+        }
+    }
+    let endless = task(Path::new("/"), "x").judge(&CommandOutcome::timed_out("")).unwrap();
+    assert_eq!((endless.reward, endless.reason), (0.0, GradeReason::TestsTimedOut));
+    assert!(Grader::in_place(task(Path::new("/"), " ")).is_err());
+}
+
+#[test]
+fn a_command_can_be_judged_in_the_agents_own_box() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("box");
+    std::fs::create_dir(&path).unwrap();
+    run(&path, "mkdir check.sh; echo 42 > ../answer");
+    let task = |eval_cmd: &str| CmdTask {
+        instance_id: "c1".to_owned(),
+        workdir: path.to_str().unwrap().to_owned(),
+        eval_files: BTreeMap::from([("check.sh".to_owned(), "test \"$(cat ../answer)\" = 42\n".to_owned())]),
+        eval_cmd: eval_cmd.to_owned(),
+        eval_timeout: Duration::from_secs(60),
+        change_limit_bytes: LIMIT_BYTES,
+    };
+    for (eval_cmd, reward) in [("sh check.sh", Some(1.0)), ("exit 3", Some(0.0)), ("no-such-program", None)] {
+        let mut grader = Grader::in_place(task(eval_cmd)).unwrap();
+        let graded = loop {
+            use greenroom_rollout::grading::GradeStep;
             match grader.next() {
+                GradeStep::FreshBox => panic!("it is graded in place"),
                 GradeStep::WriteFiles(files) => {
-                    for (path, content) in files {
-                        std::fs::write(folder.path().join(path), content).unwrap();
-                    }
+                    files.iter().for_each(|(name, content)| std::fs::write(path.join(name), content).unwrap());
                     grader.on_files_written().unwrap();
                 }
                 GradeStep::Run(command) => {
-                    if let Err(error) = grader.on_outcome(&run(folder.path(), &command.command)) {
-                        assert!(matches!(error, GradeError::CouldNotRun { .. }), "{error}");
+                    if grader.on_outcome(&run(&path, &command.command)).is_err() {
                         break None;
                     }
                 }
                 GradeStep::Done(grade) => break Some(grade.reward),
             }
         };
-        assert_eq!(ours, reward, "{eval_cmd}");
+        assert_eq!(graded, reward, "{eval_cmd}");
     }
-    let endless = task("x").judge(&CommandOutcome::timed_out("")).unwrap();
-    assert_eq!((endless.reward, endless.reason), (0.0, GradeReason::TestsTimedOut));
-    assert!(Grader::new(GradingTask::Cmd(task(" "))).is_err());
 }
 
 /// Grades the folder of real tasks that `GREENROOM_SWESMITH_TASKS` names (`tasks.jsonl`, `gold/ID.diff`, `profiles.json` and
@@ -290,31 +378,37 @@ fn given_tasks_are_solved_by_their_fix_and_by_nothing_less() {
             (0.0, "true".to_owned()),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let path = folder.path().join("testbed");
-            let cloned = run(
-                folder.path(),
-                &format!(
-                    "git clone -q '{}' testbed && cd testbed && git branch -q -f main origin/main; git checkout -q '{instance}'",
-                    bundle.display()
-                ),
-            );
-            assert_eq!(cloned.returncode, 0, "{}", cloned.output);
-            let resolved = run(&path, &SweSmithTask::resolve_command(path.to_str().unwrap(), instance).command);
-            let task = SweSmithTask {
-                instance_id: instance.to_owned(),
-                workdir: path.to_str().unwrap().to_owned(),
-                commits: Some(InstanceCommits::parse(instance, &resolved).unwrap()),
-                test_cmd: profile["test_cmd"].as_str().unwrap().to_owned(),
-                parser: LogParser::from_name(profile["log_parser"].as_str().unwrap()).unwrap(),
-                fail_to_pass: texts(&row["FAIL_TO_PASS"]),
-                pass_to_pass: texts(&row["PASS_TO_PASS"]),
-                test_timeout: Duration::from_secs(90),
+            let mut boxes = 0;
+            let mut fresh = || {
+                boxes += 1;
+                let path = folder.path().join(format!("testbed-{boxes}"));
+                let cloned = run(
+                    folder.path(),
+                    &format!(
+                        "git clone -q '{}' '{path}' && cd '{path}' && git branch -q -f main origin/main; git checkout -q '{instance}'",
+                        bundle.display(),
+                        path = path.display()
+                    ),
+                );
+                assert_eq!(cloned.returncode, 0, "{}", cloned.output);
+                let resolve = InstanceCommits::resolve_command(path.to_str().unwrap(), instance);
+                let task = SweSmithTask {
+                    instance_id: instance.to_owned(),
+                    workdir: path.to_str().unwrap().to_owned(),
+                    commits: Some(InstanceCommits::parse(instance, &run(&path, &resolve.command)).unwrap()),
+                    test_cmd: profile["test_cmd"].as_str().unwrap().to_owned(),
+                    parser: LogParser::from_name(profile["log_parser"].as_str().unwrap()).unwrap(),
+                    fail_to_pass: texts(&row["FAIL_TO_PASS"]),
+                    pass_to_pass: texts(&row["PASS_TO_PASS"]),
+                    test_timeout: Duration::from_secs(90),
+                    change_limit_bytes: 64 << 20,
+                };
+                (path, GradingTask::SweSmith(task))
             };
+            let (path, task) = fresh();
             let acted = run(&path, &agent);
             assert_eq!(acted.returncode, 0, "{}", acted.output);
-            let prepared = run(&path, &task.preparation_command().command);
-            assert_eq!(task.judge_preparation(&prepared), Ok(None), "{}", prepared.output);
-            let grade = task.judge_tests(&run(&path, &task.test_command().command)).unwrap();
+            let grade = grade(Grader::new(take(&task, &path)), fresh).unwrap();
             println!("{instance}: {} ({:?} {:?})", grade.reward, grade.fail_to_pass, grade.pass_to_pass);
             assert_eq!(grade.reward, reward, "{instance}: {:?}", grade.reason);
         }

@@ -8,6 +8,8 @@
     reason = "a test fails by panicking and tells what it did"
 )]
 
+mod folders;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,13 +18,11 @@ use std::time::Duration;
 
 use greenroom_core::Seed;
 use greenroom_rollout::dataset::make::{BugsRequest, QuickstartData, bugs, quickstart};
-use greenroom_rollout::grading::{
-    CommandOutcome, GradeStep, Grader, InstanceCommits, parse_withheld, withhold_command,
-};
-use greenroom_rollout::{Dataset, Task};
+use greenroom_rollout::grading::{CommandOutcome, Grader, InstanceCommits, Keep, parse_withheld, withhold_command};
+use greenroom_rollout::{Dataset, GradingLimits, Task};
 use serde_json::Value;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const LIMITS: GradingLimits = GradingLimits { timeout: Duration::from_secs(60), change_bytes: 1 << 20 };
 
 fn run(folder: &Path, command: &str, input: &str) -> CommandOutcome {
     let mut child = Command::new("bash")
@@ -45,29 +45,28 @@ fn succeed(folder: &Path, command: &str, input: &str) -> String {
 }
 
 /// A sandbox's work tree: a copy of the image, files staged, set up.
-fn work_tree(images: &BTreeMap<String, PathBuf>, task: &Task, folder: &Path) -> Option<InstanceCommits> {
-    let image = &images[&task.image];
-    succeed(Path::new("/"), &format!("cp -a '{}' '{}'", image.display(), folder.display()), "");
+fn work_tree(images: &BTreeMap<String, PathBuf>, task: &Task, folder: &Path, keep: Keep) -> Option<InstanceCommits> {
+    folders::copy(&images[&task.image], folder);
     for (path, text) in &task.files {
         std::fs::write(folder.join(path), text).unwrap();
     }
     succeed(folder, task.setup_cmd.as_deref()?, "");
-    let withhold = withhold_command(folder.to_str().unwrap(), task.id.as_str());
+    let withhold = withhold_command(folder.to_str().unwrap(), task.id.as_str(), keep);
     Some(parse_withheld(task.id.as_str(), &run(folder, &withhold.command, "")).unwrap())
 }
 
-fn reward(task: &Task, folder: &Path, commits: Option<InstanceCommits>) -> f64 {
-    let mut grader = Grader::new(task.grading_task(folder.to_str().unwrap(), TIMEOUT, commits)).unwrap();
-    loop {
-        match grader.next() {
-            GradeStep::WriteFiles(files) => {
-                files.iter().for_each(|(path, text)| std::fs::write(folder.join(path), text).unwrap());
-                grader.on_files_written().unwrap();
-            }
-            GradeStep::Run(step) => grader.on_outcome(&run(folder, &step.command, "")).unwrap(),
-            GradeStep::Done(grade) => return grade.reward,
-        }
-    }
+/// What the agent left in a folder is worth, graded in another one.
+fn reward(images: &BTreeMap<String, PathBuf>, task: &Task, folder: &Path, commits: Option<InstanceCommits>) -> f64 {
+    let work = folders::take(&task.grading_task(folder.to_str().unwrap(), LIMITS, commits), folder);
+    let mut boxes = 0;
+    let fresh = || {
+        boxes += 1;
+        let made = PathBuf::from(format!("{}-fresh-{boxes}", folder.display()));
+        let commits = work_tree(images, task, &made, Keep::Tests);
+        let task = task.grading_task(made.to_str().unwrap(), LIMITS, commits);
+        (made, task)
+    };
+    folders::grade(Grader::new(work), fresh).unwrap().reward
 }
 
 fn rows(path: &Path) -> Vec<Value> {
@@ -85,11 +84,16 @@ fn each_task_is_worth_1_with_its_fix_and_0_without() {
             assert!(ids.insert(task.id.clone()), "{} is in both splits", task.id.as_str());
             let box_of = |name: &str| folder.path().join(format!("{name}-{}", ids.len()));
             let idle = box_of("idle");
-            let commits = work_tree(&data.images, task, &idle);
-            assert_eq!(reward(task, &idle, commits), 0.0, "{} is worth something untouched", task.id.as_str());
+            let commits = work_tree(&data.images, task, &idle, Keep::Nothing);
+            assert_eq!(
+                reward(&data.images, task, &idle, commits),
+                0.0,
+                "{} is worth something untouched",
+                task.id.as_str()
+            );
             let Some(patch) = row["metadata"]["bug_patch"].as_str() else { continue };
             let fixed = box_of("fixed");
-            let commits = work_tree(&data.images, task, &fixed);
+            let commits = work_tree(&data.images, task, &fixed, Keep::Nothing);
             let history =
                 succeed(&fixed, "git log --all --oneline | wc -l; git cat-file --batch-all-objects --batch", "");
             assert_eq!(history.lines().next().unwrap().trim(), "1", "one commit is left, without the hidden tests");
@@ -101,7 +105,12 @@ fn each_task_is_worth_1_with_its_fix_and_0_without() {
                 task.id.as_str()
             );
             succeed(&fixed, "git apply -R", patch);
-            assert_eq!(reward(task, &fixed, commits), 1.0, "{} is not worth 1 when mended", task.id.as_str());
+            assert_eq!(
+                reward(&data.images, task, &fixed, commits),
+                1.0,
+                "{} is not worth 1 when mended",
+                task.id.as_str()
+            );
         }
     }
     assert!(data.rl_tasks >= 16 && data.heldout_tasks >= 12);
@@ -151,11 +160,11 @@ fn tasks_from_a_real_project_are_worth_1_with_their_fix_and_0_without() {
     for (number, (task, row)) in dataset.tasks().iter().zip(rows(&data.tasks)).enumerate() {
         for (name, patch, worth) in [("idle", None, 0.0), ("fixed", row["metadata"]["bug_patch"].as_str(), 1.0)] {
             let tree = folder.path().join(format!("{name}-{number}"));
-            let commits = work_tree(&data.images, task, &tree);
+            let commits = work_tree(&data.images, task, &tree, Keep::Nothing);
             if let Some(patch) = patch {
                 succeed(&tree, "git apply -R", patch);
             }
-            assert_eq!(reward(task, &tree, commits), worth, "{} {name}", task.id.as_str());
+            assert_eq!(reward(&data.images, task, &tree, commits), worth, "{} {name}", task.id.as_str());
         }
     }
 }

@@ -14,7 +14,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use greenroom_rollout::grading::{CommandOutcome, parse_withheld, withhold_command};
+use greenroom_rollout::grading::{CommandOutcome, Keep, parse_withheld, withhold_command};
 
 const INSTANCE: &str = "owner__calc.12345678.func_pm__abcd1234";
 
@@ -104,7 +104,7 @@ fn made(folder: &Path, more: &str) -> (String, String) {
 }
 
 fn withhold(folder: &Path) {
-    let outcome = run(folder, &withhold_command(folder.to_str().unwrap(), INSTANCE).command);
+    let outcome = run(folder, &withhold_command(folder.to_str().unwrap(), INSTANCE, Keep::Nothing).command);
     let commits = parse_withheld(INSTANCE, &outcome).unwrap_or_else(|error| panic!("{error}: {}", outcome.output));
     assert_eq!(succeed(folder, "git rev-parse HEAD").trim(), commits.instance);
     assert_ne!(run(folder, &format!("git cat-file -e {}", commits.with_tests)).returncode, 0, "it is gone");
@@ -153,6 +153,23 @@ fn nothing_hidden_is_found_in_a_sandbox() {
 }
 
 #[test]
+fn the_box_in_which_tests_run_does_not_hold_the_original_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("testbed");
+    std::fs::create_dir(&path).unwrap();
+    let (test, code) = made(&path, "git repack -q -a -d -f");
+    let outcome = run(&path, &withhold_command(path.to_str().unwrap(), INSTANCE, Keep::Tests).command);
+    let commits = parse_withheld(INSTANCE, &outcome).unwrap();
+    succeed(&path, &format!("git show {}:tests/test_add.py | grep -q hiddenfact", commits.with_tests));
+    succeed(&path, "git fsck --full --strict");
+    for (name, search) in SEARCHES {
+        let output = run(&path, &search.replace("{test}", &test).replace("{code}", &code)).output;
+        let finds = output.lines().any(|line| line.contains("rightanswer") && !line.contains("fatal:"));
+        assert!(!finds, "{name} finds the original code");
+    }
+}
+
+#[test]
 fn the_agent_has_a_repository_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("testbed");
@@ -183,7 +200,7 @@ fn the_same_instance_has_the_same_commits_in_every_sandbox() {
         let path = folder.path().join(more.len().to_string());
         std::fs::create_dir(&path).unwrap();
         made(&path, more);
-        let outcome = run(&path, &withhold_command(path.to_str().unwrap(), INSTANCE).command);
+        let outcome = run(&path, &withhold_command(path.to_str().unwrap(), INSTANCE, Keep::Nothing).command);
         let commits = parse_withheld(INSTANCE, &outcome).unwrap();
         succeed(&path, "git fsck --full --strict && git diff --cached --quiet");
         (commits.instance, commits.with_tests)
@@ -195,8 +212,9 @@ fn the_same_instance_has_the_same_commits_in_every_sandbox() {
 fn what_is_no_repository_of_the_instance_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let withheld =
-        |path: &Path| parse_withheld(INSTANCE, &run(path, &withhold_command(path.to_str().unwrap(), INSTANCE).command));
+    let withheld = |path: &Path| {
+        parse_withheld(INSTANCE, &run(path, &withhold_command(path.to_str().unwrap(), INSTANCE, Keep::Nothing).command))
+    };
     assert!(withheld(path).is_err());
     succeed(path, "git init -q -b main . && git -c user.name=t -c user.email=t commit -q --allow-empty -m first");
     assert!(withheld(path).is_err());

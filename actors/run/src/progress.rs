@@ -8,7 +8,7 @@ use greenroom_messages::{BatchId, GroupId};
 use crate::BatchMetrics;
 
 /// What to do after a group finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AfterGroup {
     /// It belongs to no open batch, or came before: nothing changes.
     Ignore,
@@ -16,10 +16,10 @@ pub(crate) enum AfterGroup {
     Wait,
     /// The batch is complete and enough of it may be used.
     Complete,
-    /// Too few groups may be used: make the dropped ones again.
-    Retry,
-    /// Too few, and it was made again often enough.
-    GiveUp,
+    /// Too few groups may be used, for these reasons: make the dropped ones again.
+    Retry(String),
+    /// Too few, for these reasons, and it was made again often enough.
+    GiveUp(String),
 }
 
 /// A batch that is being generated or waits to be trained on.
@@ -55,20 +55,21 @@ impl BatchProgress {
         if trainable > 0 && trainable as f32 >= min_trainable * self.groups as f32 {
             return AfterGroup::Complete;
         }
+        let reasons = self.reasons();
         if self.retries >= retries {
-            return AfterGroup::GiveUp;
+            return AfterGroup::GiveUp(reasons);
         }
         self.retries += 1;
         self.finished.retain(|_, group| group.outcome == GroupOutcome::Trainable);
-        AfterGroup::Retry
+        AfterGroup::Retry(reasons)
     }
 
     pub(crate) fn trainable(&self) -> impl Iterator<Item = &FinishedGroup> {
         self.finished.values().filter(|group| group.outcome == GroupOutcome::Trainable)
     }
 
-    /// Why groups were dropped, for the message of a run that gives up.
-    pub(crate) fn reasons(&self) -> String {
+    /// Why groups were dropped.
+    fn reasons(&self) -> String {
         let reasons = self.finished.values().filter_map(|group| match &group.outcome {
             GroupOutcome::Dropped(reason) => Some(format!("{}: {reason}", group.group)),
             GroupOutcome::Trainable => None,

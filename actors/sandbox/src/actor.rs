@@ -170,8 +170,13 @@ impl Actor for SandboxPool {
                     state.boxes.remove(&number);
                     state.leases.remove(&number);
                 }
-                if let PoolEvent::CreateFailed(number, _) = event {
-                    state.creations.remove(&number);
+                if let PoolEvent::CreateFailed(number, error) = &event {
+                    state.creations.remove(number);
+                    // Ended by the drain itself: nobody misses that box.
+                    if !state.pool.is_draining() {
+                        let image = &state.arguments.image.name;
+                        tracing::warn!(image, %error, code = error.code(), "cannot make a sandbox");
+                    }
                 }
                 if event == PoolEvent::Tick {
                     state.tick_at_ms = None;
@@ -296,10 +301,7 @@ impl PoolActorState {
                 &myself,
                 match made {
                     Ok(sandbox) => PoolReport::Created(number, Arc::from(sandbox)),
-                    Err(error) => {
-                        tracing::warn!(image, %error, code = error.code(), "cannot make a sandbox");
-                        PoolReport::Event(PoolEvent::CreateFailed(number, error))
-                    }
+                    Err(error) => PoolReport::Event(PoolEvent::CreateFailed(number, error)),
                 },
             );
         };

@@ -160,6 +160,11 @@ impl PoolState {
         deadlines.chain(replacements).chain(retry).min()
     }
 
+    /// Whether it is being emptied for good.
+    pub fn is_draining(&self) -> bool {
+        self.draining
+    }
+
     /// How the pool stands.
     pub fn status(&self) -> SandboxPoolStatus {
         let count = |wanted: fn(&BoxState) -> bool| self.boxes.values().filter(|state| wanted(state)).count() as u32;

@@ -16,6 +16,8 @@ const CHECKS: &[Check] = &[
     ("every claimed lease ends, once", leases_end),
     ("every issued rollout ends, once", rollouts_end),
     ("every call to a simulated part ends", calls_end),
+    ("a rollout holds one box at a time", one_box_at_a_time),
+    ("whatever an agent does to its box is graded", all_graded),
     ("an export is of the step that its version names", exports_match_checkpoints),
     ("an engine generates with the weights that its label names", labels_tell_the_truth),
     ("the trainer is given sound batches", batches_sound),
@@ -92,6 +94,34 @@ fn rollouts_end(seen: &Seen, history: &History) -> Vec<String> {
         }
     }
     uneven(counts, "issued")
+}
+
+fn one_box_at_a_time(seen: &Seen, _: &History) -> Vec<String> {
+    let (mut holders, mut problems) = (BTreeMap::new(), Vec::new());
+    for (_, event) in &seen.events {
+        match event {
+            RunEvent::LeaseClaimed { lease, rollout, .. } => {
+                if let Some(held) = holders.values().find(|(holder, _)| *holder == rollout) {
+                    problems.push(format!("{rollout} got {lease} and had {} still", held.1));
+                }
+                holders.insert(lease, (rollout, lease));
+            }
+            RunEvent::LeaseEnded { lease, .. } => drop(holders.remove(lease)),
+            _ => {}
+        }
+    }
+    problems
+}
+
+/// Simulated tasks can all be graded: only boxes and their set-up fail.
+fn all_graded(seen: &Seen, _: &History) -> Vec<String> {
+    let ungraded = seen.events.iter().filter_map(|(_, event)| match event {
+        RunEvent::RolloutEnded { rollout, detail, .. } if detail.starts_with("Grading") => {
+            Some(format!("{rollout}: {detail}"))
+        }
+        _ => None,
+    });
+    ungraded.collect()
 }
 
 fn uneven(counts: BTreeMap<String, (u32, u32)>, begun: &str) -> Vec<String> {

@@ -1,4 +1,7 @@
-//! Simulated sandboxes: boxes that know the few commands of the scripted policy, and their misfortunes.
+//! Simulated sandboxes: boxes that know the few commands of the scripted policy and of grading, and their misfortunes.
+//!
+//! What an agent solved in one box is taken out of it and judged in another. Every third agent that solves wrong spoils its
+//! box: nothing can be taken from it any more.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_messages::sandbox::{ExecException, ExecOutcome, ExecRequest, SandboxFile};
+use greenroom_rollout::grading::{CHANGE_PATH, RESTORED, TAKEN};
 use greenroom_sandbox::{BoxSummary, ImageSpec, Labels, Provider, SandboxBox, SandboxError, SweepReport};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -13,6 +17,13 @@ use tokio::time::Instant;
 use crate::agent::{GRADE, SET_UP};
 use crate::chance::Chance;
 use crate::ledger::Ledger;
+
+/// Where a taking leaves what it took, and how it says so.
+const TAKEN_PATH: &str = "/tmp/greenroom.0/change";
+const TAKEN_FILE: &str = "greenroom-taken: file /tmp/greenroom.0/change\n";
+const RESTORED_WHOLE: &str = "greenroom-restored: whole\n";
+/// The work of an agent that solved its task.
+const SOLVED: &[u8] = b"solved";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
@@ -69,6 +80,7 @@ pub struct SimulatedBox {
 #[derive(Debug)]
 struct BoxInside {
     id: String,
+    number: u64,
     shared: Arc<Shared>,
     state: Mutex<BoxState>,
     /// Tells that the box ended or its lifetime changed; wakes those who wait in their order.
@@ -78,6 +90,8 @@ struct BoxInside {
 #[derive(Debug)]
 struct BoxState {
     is_solved: bool,
+    /// Whether every further command of its grading fails in it.
+    is_spoiled: bool,
     /// Whether destroying it failed once.
     has_resisted: bool,
     ends_at: Instant,
@@ -156,18 +170,25 @@ impl Provider for SimulatedProvider {
         if let Some(inside) = last.take_if(|inside| self.hands_out_twice && inside.check().is_ok()) {
             return Ok(Box::new(SimulatedBox { inside }));
         }
-        let id = {
+        let (id, number) = {
             let mut seen = self.shared.ledger.seen();
             seen.boxes_made += 1;
             let id = format!("box-{}", seen.boxes_made);
             seen.open_boxes.insert(id.clone());
-            id
+            (id, seen.boxes_made)
         };
         let ends_at = Instant::now() + Duration::from_millis(lifetime_ms);
         let inside = Arc::new(BoxInside {
             id,
+            number,
             shared: self.shared.clone(),
-            state: Mutex::new(BoxState { is_solved: false, has_resisted: false, ends_at, end: None }),
+            state: Mutex::new(BoxState {
+                is_solved: false,
+                is_spoiled: false,
+                has_resisted: false,
+                ends_at,
+                end: None,
+            }),
             changed: Notify::new(),
         });
         *last = Some(inside.clone());
@@ -224,9 +245,14 @@ impl SandboxBox for SimulatedBox {
             _ if is_set_up && trouble == Some(Trouble::SetUpFails) => ("the lock file is held\n", 1),
             "look" => ("a.py\n", 0),
             "solve right" | "solve wrong" => {
-                self.inside.state().is_solved = request.command == "solve right";
+                let mut state = self.inside.state();
+                state.is_solved = request.command == "solve right";
+                state.is_spoiled |= !state.is_solved && self.inside.number.is_multiple_of(3);
                 ("", 0)
             }
+            command if command.contains(TAKEN) && self.inside.state().is_spoiled => ("No space left on device\n", 1),
+            command if command.contains(TAKEN) => (TAKEN_FILE, 0),
+            command if command.contains(RESTORED) => (RESTORED_WHOLE, 0),
             "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" => ("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n", 0),
             command if command.contains(GRADE) => ("", i32::from(!self.inside.state().is_solved)),
             _ => ("", 0),
@@ -234,12 +260,21 @@ impl SandboxBox for SimulatedBox {
         Ok(outcome(output, returncode, None, begun))
     }
 
-    async fn put_files(&self, _: Vec<SandboxFile>) -> Result<(), SandboxError> {
+    async fn put_files(&self, files: Vec<SandboxFile>) -> Result<(), SandboxError> {
         let _open = self.inside.shared.ledger.open_call("put_files");
-        self.inside.pass(Duration::from_millis(5)).await
+        self.inside.pass(Duration::from_millis(5)).await?;
+        if let Some(change) = files.iter().find(|file| file.path == CHANGE_PATH) {
+            self.inside.state().is_solved = change.content == SOLVED;
+        }
+        Ok(())
     }
 
     async fn read_file(&self, path: &str, _: u64) -> Result<Vec<u8>, SandboxError> {
+        let _open = self.inside.shared.ledger.open_call("read_file");
+        self.inside.pass(Duration::from_millis(5)).await?;
+        if path == TAKEN_PATH {
+            return Ok(if self.inside.state().is_solved { SOLVED.to_vec() } else { b"not solved".to_vec() });
+        }
         let (box_id, detail) = (self.inside.id.clone(), "there is no such file".to_owned());
         Err(SandboxError::Refused { box_id, action: "read", path: path.to_owned(), detail })
     }

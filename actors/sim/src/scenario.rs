@@ -4,7 +4,7 @@ use greenroom_core::Seed;
 use greenroom_engine::{EngineConfig, UpdateOrder};
 use greenroom_messages::engine::PauseMode;
 use greenroom_messages::weights::WeightMode;
-use greenroom_rollout::RolloutConfig;
+use greenroom_rollout::{GradeIn, RolloutConfig};
 use greenroom_run::{EvaluationConfig, RunConfig, ScheduleMode};
 use greenroom_sandbox::PoolConfig;
 use greenroom_weights::WeightsConfig;
@@ -160,6 +160,7 @@ impl Scenario {
             weights: among(3),
             probability: [0.02, 0.1, 0.3][among(3) as usize],
         };
+        scenario.rollout.grade_in = if among(4) == 0 { GradeIn::SameBox } else { GradeIn::FreshBox };
         scenario
     }
 

@@ -1,4 +1,4 @@
-//! The course of one episode. Reads from top to bottom: claim, set up, act, grade, release, report.
+//! The course of one episode. Reads from top to bottom: claim, set up, act, release, grade, report.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use greenroom_messages::sandbox::{ClaimLease, Shell};
 use serde_json::Value;
 
 use super::engine::{EngineUse, TurnFailure, generate};
+use super::grading::Left;
 use super::life::Life;
 use super::observation::{command_outcome, exec_result};
 use super::progress::Part;
 use super::sandbox::{ExecCall, HeldBox, claim, sandbox_failed};
 use super::{EpisodeSetting, Progress, trajectory};
+use crate::SETUP_BACKOFF_MS;
 use crate::agent::{Agent, AgentTask, Exit, ExitStatus, Message, NextStep, Reply};
-use crate::grading::{GradeError, GradeStep, Grader, InstanceCommits, SweSmithTask, parse_withheld, withhold_command};
+use crate::grading::{InstanceCommits, Keep, parse_withheld, withhold_command};
 use crate::manager::Issue;
 use crate::tokens::History;
 
 /// The wait before the set-up command is tried again; grows with each try.
-const SETUP_BACKOFF: Duration = Duration::from_secs(2);
+const SETUP_BACKOFF: Duration = Duration::from_millis(SETUP_BACKOFF_MS);
 /// How much of a failed set-up's output its message holds, in characters.
 const SETUP_TAIL: usize = 300;
-/// How much of a grading command's output is kept: a lost line of a test log is a lost result.
-const GRADING_OUTPUT_BYTES: u64 = 64 << 20;
 /// The name mini-swe-agent's users know for a prompt that became too long.
 const CONTEXT_EXCEEDED: &str = "ContextWindowExceededError";
 
@@ -46,15 +46,12 @@ pub(super) async fn play(setting: &EpisodeSetting, issue: &Issue, progress: &Pro
     }
 }
 
-struct Episode<'a> {
-    setting: &'a EpisodeSetting,
-    issue: &'a Issue,
+pub(super) struct Episode<'a> {
+    pub(super) setting: &'a EpisodeSetting,
+    pub(super) issue: &'a Issue,
     progress: &'a Progress,
     life: Life,
 }
-
-/// A command that does not end by itself within a millisecond.
-const OUTLIVES_ITS_DEADLINE: &str = "sleep 60";
 
 /// An episode that was graded.
 struct Played {
@@ -63,10 +60,11 @@ struct Played {
     samples: Vec<Sample>,
 }
 
-/// What the agent left.
+/// What the agent did.
 struct Acted {
     exit: Exit,
     samples: Vec<Sample>,
+    left: Left,
 }
 
 impl Episode<'_> {
@@ -78,43 +76,49 @@ impl Episode<'_> {
 
     async fn play_in_a_box(&mut self) -> Result<Played, InfraFailure> {
         self.go(RolloutState::Claiming);
-        let held = self.progress.timed(Part::Claim, self.claim()).await?;
-        let played = self.play(&held).await;
+        let lifetime_ms = self.setting.config.sandbox_lifetime_ms();
+        let held = self.progress.timed(Part::Claim, self.claim(lifetime_ms)).await?;
+        self.progress.claimed(held.lease, held.is_warm);
+        let acted = self.set_up_and_act(&held).await;
+        // Before another box is claimed: as many rollouts as there are boxes would else wait for each other.
+        self.release(held).await;
+        let Acted { exit, samples, left } = acted?;
+        let reward = match left {
+            Left::Reward(reward) => reward,
+            Left::Work(work) => self.progress.timed(Part::Grade, self.grade(work)).await?,
+        };
+        Ok(Played { is_submitted: exit.status == ExitStatus::Submitted, reward, samples })
+    }
+
+    pub(super) async fn claim(&self, lifetime_ms: u64) -> Result<HeldBox, InfraFailure> {
+        let task = &self.issue.task;
+        let Some(pool) = self.setting.sandboxes.get(&task.image) else {
+            return Err(sandbox_failed("claim", format!("there is no pool of image {:?}", task.image)));
+        };
+        let wait_ms = self.setting.config.claim_timeout_ms;
+        let request = ClaimLease { rollout: self.issue.rollout, lifetime_ms, wait_ms };
+        Ok(HeldBox::new(&claim(pool, request).await?, task.workdir.as_deref()))
+    }
+
+    pub(super) async fn release(&self, held: HeldBox) {
         if let Err(error) = held.release().await {
             let asker = self.issue.rollout.to_string();
             self.setting.record(RunEvent::AskFailed { asker, error: format!("releasing the sandbox: {error}") });
         }
-        played
     }
 
-    async fn claim(&self) -> Result<HeldBox, InfraFailure> {
-        let (task, config) = (&self.issue.task, &self.setting.config);
-        let Some(pool) = self.setting.sandboxes.get(&task.image) else {
-            return Err(sandbox_failed("claim", format!("there is no pool of image {:?}", task.image)));
-        };
-        let request = ClaimLease {
-            rollout: self.issue.rollout,
-            lifetime_ms: config.sandbox_lifetime_ms(),
-            wait_ms: config.claim_timeout_ms,
-        };
-        let claimed = claim(pool, request).await?;
-        self.progress.claimed(&claimed);
-        Ok(HeldBox::new(&claimed, task.workdir.as_deref()))
-    }
-
-    async fn play(&mut self, held: &HeldBox) -> Result<Played, InfraFailure> {
+    async fn set_up_and_act(&mut self, held: &HeldBox) -> Result<Acted, InfraFailure> {
         self.go(RolloutState::SettingUp);
-        let commits = self.progress.timed(Part::SetUp, self.set_up(held)).await?;
-        let acted = self.act(held).await?;
+        let commits = self.progress.timed(Part::SetUp, self.set_up(held, Keep::Nothing)).await?;
+        let (exit, samples) = self.act(held).await?;
         self.go(RolloutState::Grading);
-        let reward = self.progress.timed(Part::Grade, self.grade(held, commits)).await?;
-        let is_submitted = acted.exit.status == ExitStatus::Submitted;
-        Ok(Played { is_submitted, reward, samples: acted.samples })
+        let left = self.progress.timed(Part::Grade, self.leave(held, commits)).await?;
+        Ok(Acted { exit, samples, left })
     }
 
     /// Writes the task's files, runs its set-up command until it succeeds, finds out the commits of its branch, and takes
-    /// out of the repository what the agent must not find.
-    async fn set_up(&self, held: &HeldBox) -> Result<Option<InstanceCommits>, InfraFailure> {
+    /// out of the repository what must not be found there.
+    pub(super) async fn set_up(&self, held: &HeldBox, keep: Keep) -> Result<Option<InstanceCommits>, InfraFailure> {
         let task = &self.issue.task;
         held.put_files(&task.files).await?;
         if let Some(command) = &task.setup_cmd {
@@ -123,23 +127,16 @@ impl Episode<'_> {
         if !task.needs_commits() {
             return Ok(None);
         }
-        let (id, withhold) = (task.id.as_str(), self.setting.config.withhold_history);
-        let plan = if withhold { withhold_command } else { SweSmithTask::resolve_command };
-        let command = plan(held.workdir(), id);
-        let call = ExecCall {
-            output_limit_bytes: GRADING_OUTPUT_BYTES,
-            ..self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64)
+        let (id, workdir) = (task.id.as_str(), held.workdir());
+        let is_withheld = self.setting.config.withhold_history;
+        let command = match is_withheld {
+            true => withhold_command(workdir, id, keep),
+            false => InstanceCommits::resolve_command(workdir, id),
         };
-        let failed = |message: String| InfraFailure { kind: InfraKind::SetUp, message };
-        let outcome = held.exec(call).await?;
-        if outcome.dropped_bytes > 0 {
-            let kept = outcome.output.len();
-            let text = "the hidden tests are larger than the sandbox's limit of output: raise its output_bytes";
-            return Err(failed(format!("{text} ({kept} bytes kept, {} dropped)", outcome.dropped_bytes)));
-        }
-        let parse = if withhold { parse_withheld } else { InstanceCommits::parse };
-        let commits = parse(id, &command_outcome(outcome));
-        commits.map(Some).map_err(|error| failed(error.to_string()))
+        let call = self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64);
+        let outcome = command_outcome(held.exec(call).await?);
+        let commits = if is_withheld { parse_withheld(id, &outcome) } else { InstanceCommits::parse(id, &outcome) };
+        commits.map(Some).map_err(|error| InfraFailure { kind: InfraKind::SetUp, message: error.to_string() })
     }
 
     /// A check-out fails now and then when many boxes start at once, so it is tried again before the rollout fails.
@@ -163,13 +160,13 @@ impl Episode<'_> {
         Ok(())
     }
 
-    fn call<'c>(&self, command: &'c str, shell: Shell, timeout_ms: u64) -> ExecCall<'c> {
+    pub(super) fn call<'c>(&self, command: &'c str, shell: Shell, timeout_ms: u64) -> ExecCall<'c> {
         let output_limit_bytes = self.setting.config.output_limit_bytes;
         ExecCall { command, shell, cwd: None, env: None, timeout_ms, output_limit_bytes }
     }
 
     /// The agent's turns, until it ends by itself or at a limit.
-    async fn act(&mut self, held: &HeldBox) -> Result<Acted, InfraFailure> {
+    async fn act(&mut self, held: &HeldBox) -> Result<(Exit, Vec<Sample>), InfraFailure> {
         let setting = self.setting;
         let task = AgentTask {
             task: self.issue.task.prompt.clone(),
@@ -238,7 +235,12 @@ impl Episode<'_> {
     }
 
     /// Sorts out what is trained on, and keeps the trajectory file if one is wanted.
-    async fn end_acting(&self, agent: Agent, mut history: History, exit: Exit) -> Result<Acted, InfraFailure> {
+    async fn end_acting(
+        &self,
+        agent: Agent,
+        mut history: History,
+        exit: Exit,
+    ) -> Result<(Exit, Vec<Sample>), InfraFailure> {
         let is_last_dropped =
             agent.failed_replies().last().is_some_and(|failed| failed.call_index + 1 == agent.calls());
         if is_last_dropped {
@@ -255,39 +257,8 @@ impl Episode<'_> {
             ExitStatus::Failed { exception_type, exception } if exception_type != CONTEXT_EXCEEDED => {
                 Err(agent_failed(format!("{exception_type}: {exception}")))
             }
-            _ => Ok(Acted { exit, samples: history.into_samples() }),
+            _ => Ok((exit, history.into_samples())),
         }
-    }
-
-    async fn grade(&self, held: &HeldBox, commits: Option<InstanceCommits>) -> Result<f32, InfraFailure> {
-        let failed = |error: GradeError| InfraFailure { kind: InfraKind::Grading, message: error.to_string() };
-        let timeout = Duration::from_millis(self.setting.config.eval_timeout_ms);
-        let task = self.issue.task.grading_task(held.workdir(), timeout, commits);
-        let mut grader = Grader::new(task).map_err(failed)?;
-        self.end_leftovers(held).await?;
-        loop {
-            match grader.next() {
-                GradeStep::WriteFiles(files) => {
-                    held.put_files(&files).await?;
-                    grader.on_files_written().map_err(failed)?;
-                }
-                GradeStep::Run(command) => {
-                    let call = ExecCall {
-                        output_limit_bytes: GRADING_OUTPUT_BYTES,
-                        ..self.call(&command.command, Shell::Sh, command.timeout.as_millis() as u64)
-                    };
-                    let outcome = command_outcome(held.exec(call).await?);
-                    grader.on_outcome(&outcome).map_err(failed)?;
-                }
-                GradeStep::Done(grade) => return Ok(grade.reward as f32),
-            }
-        }
-    }
-
-    /// Ends what the agent's commands left running, so that nothing of theirs is there while hidden tests are: a box kills
-    /// every process in it when a command outlives its deadline.
-    async fn end_leftovers(&self, held: &HeldBox) -> Result<(), InfraFailure> {
-        held.exec(self.call(OUTLIVES_ITS_DEADLINE, Shell::Sh, 1)).await.map(drop)
     }
 
     fn now(&self) -> Duration {

@@ -1,4 +1,4 @@
-//! One episode: claim a sandbox, set it up, let the agent act turn by turn, grade what it left, report.
+//! One episode: claim a sandbox, set it up, let the agent act turn by turn, grade what it left in a fresh one, report.
 //!
 //! An [`AgentLoop`] is a local actor, one per rollout, whose one message is the whole episode; its parts are the agent
 //! ([`crate::agent`]), the token history ([`crate::tokens`]) and the grader ([`crate::grading`]), all pure. Every failure
@@ -9,6 +9,7 @@
 mod actor;
 mod engine;
 mod episode;
+mod grading;
 mod life;
 mod observation;
 mod progress;

@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_core::Clock;
 use greenroom_messages::rollout::{FinishedRollout, RolloutOutcome, RolloutTimings};
-use greenroom_messages::sandbox::ClaimedLease;
 use greenroom_messages::{LeaseId, RolloutId, TaskId};
 
 use crate::manager::bare;
@@ -67,10 +66,11 @@ impl Progress {
         result
     }
 
-    pub(super) fn claimed(&self, claimed: &ClaimedLease) {
+    /// The agent has its box.
+    pub(super) fn claimed(&self, lease: LeaseId, is_warm: bool) {
         self.update(|seen| {
-            seen.lease = Some(claimed.lease);
-            seen.warm = claimed.warm;
+            seen.lease = Some(lease);
+            seen.warm = is_warm;
         });
     }
 

@@ -6,16 +6,19 @@
 use std::collections::BTreeMap;
 
 use greenroom_core::{Address, Answer, AskError, Deadline, Reply, ask};
+use greenroom_messages::LeaseId;
 use greenroom_messages::rollout::{InfraFailure, InfraKind};
 use greenroom_messages::sandbox::{
-    ClaimLease, ClaimedLease, ExecOutcome, ExecRequest, SandboxFailure, SandboxFile, SandboxLeaseMessage,
-    SandboxPoolMessage, Shell,
+    ClaimLease, ClaimedLease, ExecOutcome, ExecRequest, SandboxFailure, SandboxFailureKind, SandboxFile,
+    SandboxLeaseMessage, SandboxPoolMessage, Shell,
 };
 
 /// How much later than the work's own time-out a question to the sandbox is given up.
 const ANSWER_GRACE_MS: u64 = 30_000;
-const PUT_FILES_WAIT_MS: u64 = 120_000;
+const MOVE_FILES_WAIT_MS: u64 = 120_000;
 const RELEASE_WAIT_MS: u64 = 60_000;
+const WRITING: &str = "writing files";
+const READING: &str = "reading a file";
 
 /// A failure of the sandbox.
 pub(super) fn sandbox_failed(what: &str, error: impl std::fmt::Display) -> InfraFailure {
@@ -26,6 +29,8 @@ pub(super) fn sandbox_failed(what: &str, error: impl std::fmt::Display) -> Infra
 #[derive(Debug)]
 pub(super) struct HeldBox {
     address: Address<SandboxLeaseMessage>,
+    pub(super) lease: LeaseId,
+    pub(super) is_warm: bool,
     workdir: String,
     is_released: bool,
 }
@@ -64,7 +69,8 @@ impl HeldBox {
     /// Holds a claimed box; commands run in `workdir`, the box's own where there is none.
     pub(super) fn new(claimed: &ClaimedLease, workdir: Option<&str>) -> Self {
         let workdir = workdir.unwrap_or(&claimed.workdir).to_owned();
-        Self { address: claimed.address.clone(), workdir, is_released: false }
+        let (address, lease, is_warm) = (claimed.address.clone(), claimed.lease, claimed.warm);
+        Self { address, lease, is_warm, workdir, is_released: false }
     }
 
     pub(super) fn workdir(&self) -> &str {
@@ -73,21 +79,39 @@ impl HeldBox {
 
     /// Writes files; relative paths start at the working directory.
     pub(super) async fn put_files(&self, files: &BTreeMap<String, String>) -> Result<(), InfraFailure> {
-        let absolute = |path: &str| match path.starts_with('/') {
-            true => path.to_owned(),
+        let bytes = files.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes()));
+        match self.offer_files(bytes.collect()).await? {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(sandbox_failed(WRITING, refusal)),
+        }
+    }
+
+    /// Writes files, or says in words why the box did not take one of them.
+    pub(super) async fn offer_files(
+        &self,
+        files: BTreeMap<String, Vec<u8>>,
+    ) -> Result<Result<(), String>, InfraFailure> {
+        let absolute = |path: String| match path.starts_with('/') {
+            true => path,
             false => format!("{}/{path}", self.workdir.trim_end_matches('/')),
         };
-        let file = |(path, content): (&String, &String)| SandboxFile {
-            path: absolute(path),
-            content: content.clone().into_bytes(),
-            executable: false,
-        };
-        let files: Vec<SandboxFile> = files.iter().map(file).collect();
+        let file = |(path, content)| SandboxFile { path: absolute(path), content, executable: false };
+        let files: Vec<SandboxFile> = files.into_iter().map(file).collect();
         if files.is_empty() {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let question = |reply| SandboxLeaseMessage::PutFiles(files, reply);
-        flatten("writing files", ask(&self.address, Deadline::after_ms(PUT_FILES_WAIT_MS), question).await)
+        accepted(WRITING, ask(&self.address, Deadline::after_ms(MOVE_FILES_WAIT_MS), question).await)
+    }
+
+    /// Reads a file of at most so many bytes, or says in words why the box did not give it.
+    pub(super) async fn read_file(
+        &self,
+        path: String,
+        limit_bytes: u64,
+    ) -> Result<Result<Vec<u8>, String>, InfraFailure> {
+        let question = |reply| SandboxLeaseMessage::ReadFile(path, limit_bytes, reply);
+        accepted(READING, ask(&self.address, Deadline::after_ms(MOVE_FILES_WAIT_MS), question).await)
     }
 
     /// Runs one command in the working directory, or in `cwd`.
@@ -134,6 +158,18 @@ pub(super) struct ExecCall<'a> {
     pub(super) output_limit_bytes: u64,
 }
 
+/// A refusal is the box's answer; every other failure is one of infrastructure.
+fn accepted<T>(
+    what: &str,
+    answer: Result<Result<T, SandboxFailure>, AskError>,
+) -> Result<Result<T, String>, InfraFailure> {
+    match answer.map_err(|error| sandbox_failed(what, error))? {
+        Ok(done) => Ok(Ok(done)),
+        Err(failure) if failure.kind == SandboxFailureKind::Refused => Ok(Err(failure.to_string())),
+        Err(failure) => Err(sandbox_failed(what, failure)),
+    }
+}
+
 fn flatten<T>(what: &str, answer: Result<Result<T, SandboxFailure>, AskError>) -> Result<T, InfraFailure> {
     answer.map_err(|error| sandbox_failed(what, error))?.map_err(|failure| sandbox_failed(what, failure))
 }
@@ -142,7 +178,7 @@ fn flatten<T>(what: &str, answer: Result<Result<T, SandboxFailure>, AskError>) -
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use greenroom_messages::{BatchId, GroupId, LeaseId, Purpose, RolloutId};
+    use greenroom_messages::{BatchId, GroupId, Purpose, RolloutId};
     use tokio::time::{Duration, timeout};
 
     use super::*;

@@ -20,7 +20,7 @@ use crate::RolloutError;
 
 pub use demonstrations::load_demonstrations;
 pub use order::task_at;
-pub use task::{Task, TaskGrading};
+pub use task::{GradingLimits, Task, TaskGrading};
 
 /// At most so many problems are shown; the rest is counted.
 const PROBLEMS_SHOWN: usize = 20;

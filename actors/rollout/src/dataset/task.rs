@@ -51,19 +51,34 @@ pub enum TaskGrading {
     },
 }
 
+/// What grading may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradingLimits {
+    /// When the tests are killed.
+    pub timeout: Duration,
+    /// The largest change of an agent, in bytes.
+    pub change_bytes: u64,
+}
+
 impl Task {
     /// Whether the commits of the task's branch must be found out before the agent begins.
     pub fn needs_commits(&self) -> bool {
         matches!(self.grading, TaskGrading::SweSmith { .. })
     }
 
-    /// What the grader is given. `workdir` is the directory in the claimed sandbox.
-    pub fn grading_task(&self, workdir: &str, timeout: Duration, commits: Option<InstanceCommits>) -> GradingTask {
+    /// The task in one box, for grading. `workdir` is the directory in that box; `commits` are those found there.
+    pub fn grading_task(&self, workdir: &str, limits: GradingLimits, commits: Option<InstanceCommits>) -> GradingTask {
         let (instance_id, workdir) = (self.id.as_str().to_owned(), workdir.to_owned());
+        let GradingLimits { timeout, change_bytes: change_limit_bytes } = limits;
         match self.grading.clone() {
-            TaskGrading::Cmd { eval_cmd, eval_files } => {
-                GradingTask::Cmd(CmdTask { instance_id, workdir, eval_files, eval_cmd, eval_timeout: timeout })
-            }
+            TaskGrading::Cmd { eval_cmd, eval_files } => GradingTask::Cmd(CmdTask {
+                instance_id,
+                workdir,
+                eval_files,
+                eval_cmd,
+                eval_timeout: timeout,
+                change_limit_bytes,
+            }),
             TaskGrading::SweSmith { test_cmd, parser, fail_to_pass, pass_to_pass } => {
                 GradingTask::SweSmith(SweSmithTask {
                     instance_id,
@@ -74,6 +89,7 @@ impl Task {
                     fail_to_pass,
                     pass_to_pass,
                     test_timeout: timeout,
+                    change_limit_bytes,
                 })
             }
         }

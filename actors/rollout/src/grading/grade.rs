@@ -78,8 +78,15 @@ pub enum GradeReason {
     TestsTimedOut,
     /// The test run broke before any test had a result, by an import or syntax error for example.
     TestRunBroke,
-    /// The agent's change could not be applied to the tree with tests.
+    /// The agent's change could not be brought into an untouched box, or no test could be brought in beside it.
     ChangeNotApplicable,
+    /// The agent's change is larger than the limit, in bytes.
+    ChangeTooLarge {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The agent left its box in a state in which its change cannot be taken: a full disk, files that nobody can read.
+    ChangeNotTaken,
     /// The agent destroyed the repository it worked in.
     RepositoryDestroyed,
 }

@@ -3,12 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Where a box gets the change that it is graded with. Apart from the work tree, in a place that a fresh box has empty.
+pub const CHANGE_PATH: &str = "/tmp/greenroom.change";
+
 /// The next thing to do for a grade.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GradeStep {
-    /// Write these files (path relative to the task's working directory → content), replacing what is there, then report
-    /// with [`super::Grader::on_files_written`].
-    WriteFiles(BTreeMap<String, String>),
+    /// Give back the box, claim and set up another one that the agent never touched, then report with
+    /// [`super::Grader::on_fresh_box`].
+    FreshBox,
+    /// Write these files (absolute path, or one relative to the task's working directory → content), replacing what is
+    /// there, then report with [`super::Grader::on_files_written`] or [`super::Grader::on_files_refused`].
+    WriteFiles(BTreeMap<String, Vec<u8>>),
     /// Run this command, then report with [`super::Grader::on_outcome`].
     Run(GradeCommand),
     /// Grading is over.
@@ -61,6 +67,15 @@ pub(super) fn tail(text: &str, limit: usize) -> String {
     let text = text.trim_end();
     let skipped = text.chars().count().saturating_sub(limit);
     text.chars().skip(skipped).collect()
+}
+
+/// How a command of the plan ended that should have succeeded.
+pub(super) fn describe(outcome: &CommandOutcome) -> String {
+    match &outcome.not_started {
+        Some(why) => why.clone(),
+        None if outcome.timed_out => format!("it did not end in time: {}", tail(&outcome.output, 300)),
+        None => format!("status {}: {}", outcome.returncode, tail(&outcome.output, 300)),
+    }
 }
 
 /// Why a command that ended like this never ran at all, if that is so.

@@ -1,21 +1,20 @@
 //! Grading a bug-fixing task: the agent's change is put onto the commit that still has the hidden tests, which then run.
 //!
-//! The plan differs from the seed workload's where that loses right answers or lets tests be edited (all measured):
-//! the difference is taken against the instance's commit, so committed work counts; it is binary; hidden files and files
-//! that hold named tests are left out of it, so re-created or edited tests neither conflict nor count; git runs without
-//! the agent's hooks, configuration, attributes and index, and Python without what it put into its home. What remains
-//! possible is what upstream's rule allows: the tests import the agent's code, which may change the test framework. What
-//! the agent breaks on the way (repository, imports, endless tests) is a grade of 0; a missing git, shell or runner is an
-//! error.
+//! The plan differs from the seed workload's where that loses right answers or lets tests be edited (all measured): the
+//! difference is taken against the instance's commit, so committed work counts; it is binary; it is laid over that commit in
+//! a box that the agent never touched, and hidden files and files that hold named tests are left out there, so re-created or
+//! edited tests neither conflict nor count. What remains possible is what upstream's rule allows: the tests import the
+//! agent's code, which may change the test framework.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::commits::InstanceCommits;
 use super::error::GradeError;
 use super::grade::{Grade, GradeReason, grade};
 use super::parser::LogParser;
-use super::plan::{self, CommandOutcome, GradeCommand, shell_quote};
-use super::withhold::WithheldHistory;
+use super::plan::{self, CHANGE_PATH, CommandOutcome, GradeCommand, shell_quote};
+use super::taking;
 
 /// A task of SWE-smith's shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +23,7 @@ pub struct SweSmithTask {
     pub instance_id: String,
     /// The repository's path in the sandbox.
     pub workdir: String,
-    /// The commits, found out before the agent began ([`Self::resolve_command`]); `None` trusts the branch's name, which
-    /// moves when the agent commits on it.
+    /// The commits in this box, found out when it was set up. A task without them cannot be graded.
     pub commits: Option<InstanceCommits>,
     /// The repository's test command, for bash.
     pub test_cmd: String,
@@ -37,17 +35,8 @@ pub struct SweSmithTask {
     pub pass_to_pass: Vec<String>,
     /// When the test command is killed.
     pub test_timeout: Duration,
-}
-
-/// The two commits of an instance: what the agent starts from, and the same with the hidden tests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InstanceCommits {
-    /// Full hash of the instance's commit.
-    pub instance: String,
-    /// Full hash of its parent, which has the tests.
-    pub with_tests: String,
-    /// The objects of `with_tests` that the sandbox lacks; `None` where it has its whole history.
-    pub withheld: Option<WithheldHistory>,
+    /// The largest change of an agent, in bytes of its difference.
+    pub change_limit_bytes: u64,
 }
 
 const PREPARATION_TIMEOUT: Duration = Duration::from_secs(180);
@@ -58,59 +47,29 @@ const PREPARED: &str = "greenroom-prepared:";
 /// The test script could not enter the work tree.
 const NO_WORKDIR: i64 = 97;
 
-/// Takes back what the agent may have set to rewrite files as they are checked out, or to hide its changes: filters and
-/// attributes outside of the tree, sparse check-outs, other configuration. The object format alone is kept.
-const TRUSTED_REPOSITORY: &str = "\
-export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1
-if [ -d .git ]; then
-format=$(command git config -f .git/config extensions.objectformat 2>/dev/null)
-rm -rf .git/config .git/config.worktree .git/info/attributes .git/info/sparse-checkout
-{ echo '[core]'; echo 'bare = false'; echo 'filemode = true'
-if [ \"$format\" = sha256 ]; then
-echo 'repositoryformatversion = 1'; echo '[extensions]'; echo 'objectformat = sha256'
-else echo 'repositoryformatversion = 0'; fi; } > .git/config
-fi
-";
+/// Of the preparation, with a change: `protect` prints files that hold named tests, each ended by a zero byte.
+const MERGE: &str = r#"mkdir -p "$own" && protect > "$own/protected" || exit 1
+git diff --no-renames --diff-filter=A --name-only -z "$base" "$tests" >> "$own/protected" || exit 1
+export GIT_INDEX_FILE="$own/index"
+listed() { xargs -0 -r git --no-replace-objects -c safe.directory='*' ls-tree -r -z --full-tree "$1" -- < "$own/protected"; }
+git read-tree "$base" || exit 1
+git apply --cached --whitespace=nowarn "$change" || rejected
+xargs -0 -r git --no-replace-objects --literal-pathspecs -c safe.directory='*' rm -r -f -q --cached --ignore-unmatch -- \
+< "$own/protected" || rejected
+listed "$base" | git update-index -z --index-info || rejected
+git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ "$base" \
+> "$own/change" || rejected
+git read-tree "$tests" || exit 1
+[ ! -s "$own/change" ] || git apply --cached --whitespace=nowarn "$own/change" || rejected
+listed "$tests" | git update-index -z --index-info || rejected
+final=$(git write-tree) || rejected
+unset GIT_INDEX_FILE
+"#;
 
 /// Names of the plan's commands in logs and errors.
-const RESOLUTION: &str = "resolving the commits";
+const TAKING: &str = "taking the change";
 const PREPARATION: &str = "preparation";
 const TESTS: &str = "test run";
-
-impl InstanceCommits {
-    /// Read what [`SweSmithTask::resolve_command`] printed. A repository in which the instance has no commit with tests of
-    /// its own is refused: its parent would be the original code, and an empty change would earn the reward.
-    pub fn parse(instance_id: &str, outcome: &CommandOutcome) -> Result<Self, GradeError> {
-        let refused = |detail: String| GradeError::UngradableTask { instance_id: instance_id.to_owned(), detail };
-        let too_slow = outcome.timed_out.then(|| format!("it took longer than {} s", PREPARATION_TIMEOUT.as_secs()));
-        if let Some(detail) = plan::could_not_run(outcome).or(too_slow) {
-            let instance_id = instance_id.to_owned();
-            return Err(GradeError::CouldNotRun { instance_id, purpose: RESOLUTION, detail });
-        }
-        let words: Vec<_> = outcome.output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        match words.as_slice() {
-            [instance, with_tests, rest @ ..]
-                if outcome.returncode == 0 && is_hash(instance) && is_hash(with_tests) =>
-            {
-                match rest.first() {
-                    Some(count) if *count != "2" => Err(refused(format!(
-                        "needs exactly two commits over main (the bug, then the removal of its tests), it has {count}"
-                    ))),
-                    _ => Ok(Self {
-                        instance: (*instance).to_owned(),
-                        with_tests: (*with_tests).to_owned(),
-                        withheld: None,
-                    }),
-                }
-            }
-            _ => Err(refused(format!("its branch has no commit with tests: {}", plan::tail(&outcome.output, 300)))),
-        }
-    }
-}
-
-fn is_hash(text: &str) -> bool {
-    text.len() >= 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
 
 impl SweSmithTask {
     /// Refuse a row that any answer would solve, or none could.
@@ -119,83 +78,60 @@ impl SweSmithTask {
             "has no FAIL_TO_PASS tests"
         } else if self.test_cmd.trim().is_empty() {
             "has no test_cmd"
+        } else if self.commits.is_none() {
+            "has no known commits"
         } else {
             return Ok(());
         };
         Err(GradeError::UngradableTask { instance_id: self.instance_id.clone(), detail: lacking.to_owned() })
     }
 
-    /// Run before the agent begins; feed the outcome to [`InstanceCommits::parse`]. Prints both commits and, where there is
-    /// a branch main, how many commits the instance is ahead of it.
-    pub fn resolve_command(workdir: &str, instance_id: &str) -> GradeCommand {
-        let script = format!(
-            "cd {workdir} || exit {NO_WORKDIR}\n\
-             git -c safe.directory='*' rev-parse --verify {instance}^{{commit}} || exit 1\n\
-             git -c safe.directory='*' rev-parse --verify {instance}~1^{{commit}} || exit 1\n\
-             if git -c safe.directory='*' rev-parse -q --verify refs/heads/main >/dev/null; then\n\
-             git -c safe.directory='*' rev-list --count refs/heads/main..{instance}\nfi\n",
-            workdir = shell_quote(workdir),
-            instance = shell_quote(instance_id),
-        );
-        GradeCommand { purpose: RESOLUTION, command: script, timeout: PREPARATION_TIMEOUT }
-    }
-
-    /// What must be brought back before [`Self::preparation_command`], if anything.
-    pub(super) fn withheld(&self) -> Option<&WithheldHistory> {
-        self.commits.as_ref()?.withheld.as_ref()
-    }
-
-    /// Move the agent's change onto the commit with tests.
-    pub fn preparation_command(&self) -> GradeCommand {
-        let (instance, with_tests) = match &self.commits {
-            Some(commits) => (commits.instance.clone(), commits.with_tests.clone()),
-            None => (self.instance_id.clone(), format!("{}~1", self.instance_id)),
+    /// Take the agent's change out of its box; what came of it is read by [`super::Taken`].
+    pub(super) fn take_command(&self) -> GradeCommand {
+        let command = match &self.commits {
+            Some(commits) => taking::difference(commits, self.change_limit_bytes),
+            None => "exit 1".to_owned(),
         };
-        let files = self.test_files();
-        let excluded: Vec<_> = files.iter().map(|file| shell_quote(&format!(":(top,exclude,literal){file}"))).collect();
-        let restored: Vec<_> = files.iter().map(|file| shell_quote(file)).collect();
-        // `git apply` is all or nothing, so a change that does not fit leaves the tree as it was checked out.
-        let command = format!(
-            "cd {workdir} || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
+        GradeCommand { purpose: TAKING, command, timeout: PREPARATION_TIMEOUT }
+    }
+
+    /// In an untouched box: check out the tests, with the change in [`CHANGE_PATH`] over them where there is one.
+    pub fn preparation_command(&self, has_change: bool) -> GradeCommand {
+        let command = match &self.commits {
+            Some(commits) => self.preparation_script(commits, has_change),
+            None => "exit 1".to_owned(),
+        };
+        GradeCommand { purpose: PREPARATION, command, timeout: PREPARATION_TIMEOUT }
+    }
+
+    /// The change is laid over the instance's commit, which is what it was taken from; what it does to hidden files and to
+    /// files that hold named tests is undone there; the rest goes onto the commit with tests. All of this happens in an index
+    /// of its own, so the work tree changes once, at the end. Before the change is read an error is nobody's; then it is the
+    /// change's.
+    fn preparation_script(&self, commits: &InstanceCommits, has_change: bool) -> String {
+        let protected: Vec<_> = self.test_files().iter().map(|file| shell_quote(file)).collect();
+        let protect = match protected.is_empty() {
+            true => ":".to_owned(),
+            false => format!("printf '%s\\0' {}", protected.join(" ")),
+        };
+        let merge = if has_change { format!("protect() {{ {protect}; }}\n{MERGE}") } else { String::new() };
+        format!(
+            "cd {top} || exit {NO_WORKDIR}\n\
              command -v git >/dev/null || {{ echo 'git: not found'; exit 127; }}\n\
              git() {{ command git --no-replace-objects -c safe.directory='*' -c core.hooksPath=/dev/null \
              -c core.fsmonitor=false -c core.fsync=none -c core.quotePath=true -c advice.detachedHead=false \"$@\"; }}\n\
-             {TRUSTED_REPOSITORY}\
-             {put_back}\
-             base={base}; tests={tests}\n\
-             git cat-file -e \"$tests^{{commit}}\" && git cat-file -e \"$base^{{commit}}\" \
-             || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
-             store=$(git rev-parse --absolute-git-dir) || {{ echo '{PREPARED} destroyed'; exit 0; }}\n\
-             rm -f \"$store/index.lock\" \"$store/HEAD.lock\"\n\
-             rm -rf \"$store/greenroom.patch\" \"$store/greenroom.hidden\"\n\
-             rm -f \"$store/index\"\n\
-             git read-tree \"$base\" && git add -A . || exit 1\n\
-             git diff --no-renames --diff-filter=A --name-only -z \"$base\" \"$tests\" > \"$store/greenroom.hidden\" || exit 1\n\
-             xargs -0 -r rm -rf -- < \"$store/greenroom.hidden\"\n\
-             xargs -0 -r git --no-replace-objects --literal-pathspecs -c safe.directory='*' rm -r -q --cached --ignore-unmatch -- \
-             < \"$store/greenroom.hidden\" || exit 1\n\
-             git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames --src-prefix=a/ --dst-prefix=b/ \
-             \"$base\" -- . {excluded} > \"$store/greenroom.patch\" || exit 1\n\
+             rejected() {{ echo '{PREPARED} rejected'; exit 0; }}\n\
+             base={base}; tests={tests}; change={CHANGE_PATH}; own={store}/greenroom\n\
+             final=$tests\n\
+             {merge}\
              git checkout -q -f --detach \"$tests\" || exit 1\n\
-             applied=empty\n\
-             if [ -s \"$store/greenroom.patch\" ]; then\n\
-             applied=applied\n\
-             git apply --whitespace=nowarn \"$store/greenroom.patch\" || applied=rejected\n\
-             fi\n\
-             for file in {restored}; do\n\
-             if git cat-file -e \"$tests:$file\" 2>/dev/null; then\n\
-             git checkout -q -f \"$tests\" -- \":(top,literal)$file\" || exit 1\n\
-             fi\n\
-             done\n\
-             echo \"{PREPARED} $applied\"\n",
-            workdir = shell_quote(&self.workdir),
-            put_back = self.withheld().map(WithheldHistory::put_back_lines).unwrap_or_default(),
-            base = shell_quote(&instance),
-            tests = shell_quote(&with_tests),
-            excluded = excluded.join(" "),
-            restored = restored.join(" "),
-        );
-        GradeCommand { purpose: PREPARATION, command, timeout: PREPARATION_TIMEOUT }
+             [ \"$final\" = \"$tests\" ] || git read-tree --reset -u \"$final\" || rejected\n\
+             echo '{PREPARED} applied'\n",
+            top = shell_quote(&commits.top),
+            base = shell_quote(&commits.instance),
+            tests = shell_quote(&commits.with_tests),
+            store = shell_quote(&commits.store),
+        )
     }
 
     /// The grade that the preparation already decides, if it does; `None` means the tests run next.
@@ -213,10 +149,8 @@ impl SweSmithTask {
         }
         let last_line = outcome.output.trim_end().rsplit('\n').next().unwrap_or_default();
         match last_line.strip_prefix(PREPARED).map(str::trim) {
-            Some("applied" | "empty") if outcome.returncode == 0 => Ok(None),
+            Some("applied") if outcome.returncode == 0 => Ok(None),
             Some("rejected") => Ok(Some(self.unresolved(GradeReason::ChangeNotApplicable))),
-            // Known commits that are gone were there when the episode began.
-            Some("destroyed") if self.commits.is_some() => Ok(Some(self.unresolved(GradeReason::RepositoryDestroyed))),
             _ => Err(broke(format!("status {}: {}", outcome.returncode, plan::tail(&outcome.output, 300)))),
         }
     }
@@ -226,7 +160,6 @@ impl SweSmithTask {
         let script = format!(
             "cd {workdir} || exit {NO_WORKDIR}\n\
              exec 2>&1\n\
-             export PYTHONNOUSERSITE=1\n\
              echo '{START_MARKER}'\n\
              (\n{command}\n)\n\
              status=$?\n\
@@ -272,7 +205,7 @@ impl SweSmithTask {
         Err(GradeError::NoResults { instance_id, parser, tail: plan::tail(log, 300) })
     }
 
-    fn unresolved(&self, reason: GradeReason) -> Grade {
+    pub(super) fn unresolved(&self, reason: GradeReason) -> Grade {
         Grade::unresolved(reason, self.fail_to_pass.len(), self.pass_to_pass.len())
     }
 
@@ -280,7 +213,9 @@ impl SweSmithTask {
     fn test_files(&self) -> BTreeSet<String> {
         let ids = self.fail_to_pass.iter().chain(&self.pass_to_pass);
         let files = ids.flat_map(|id| files_of_test(id));
-        files.filter(|file| !file.is_empty() && !file.starts_with('/')).collect()
+        let is_inside =
+            |file: &String| !file.starts_with('/') && file.split('/').all(|part| !part.is_empty() && part != "..");
+        files.filter(is_inside).collect()
     }
 }
 

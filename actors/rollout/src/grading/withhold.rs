@@ -1,73 +1,45 @@
-//! What must not be found while the agent acts: the hidden tests and the original code are taken out of the sandbox's
-//! repository before the agent begins, and the tests come back for grading.
+//! What must not be found in a box: before the agent begins, the hidden tests and the original code are taken out of its
+//! repository; before its work is graded, the original code is taken out of the fresh box, for the tests run the agent's code.
 //!
 //! [`withhold_command`] replaces the repository by a new one with a single commit of the instance's tree on a branch
-//! `main`; it has no other ref, log, object or remote, and settings, hooks and exclusions stay. The objects of the commit
-//! with tests that the instance lacks are printed as a pack, in text, and kept by the caller ([`WithheldHistory`]). Both
-//! commits have fixed authors and dates, so an instance has the same ones in every sandbox. Bytecode beside the tracked
-//! sources, other work trees of the repository and pytest's cache go, too, for they may hold the same.
-//! Not removed is what lies outside of the repository: an object store that was borrowed as an alternate, or an installed
-//! copy of the code. A step that fails leaves a sandbox that must not be used: it is an error, never a grade.
+//! `main`, and with [`Keep::Tests`] the commit with the tests beside it; it has no other ref, log, object or remote, and
+//! settings, hooks and exclusions stay. Both commits have fixed authors and dates, so an instance has the same ones in every
+//! box. Bytecode beside the tracked sources, other work trees of the repository and pytest's cache go, too, for they may
+//! hold the same. Not removed is what lies outside of the repository: an object store that was borrowed as an alternate, or
+//! an installed copy of the code. A step that fails leaves a box that must not be used: it is an error, never a grade.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
-
+use super::commits::InstanceCommits;
 use super::error::GradeError;
 use super::plan::{self, CommandOutcome, GradeCommand, shell_quote};
-use super::swesmith::InstanceCommits;
 
 const WITHHOLDING: &str = "withholding the history";
 const TIMEOUT: Duration = Duration::from_secs(180);
-/// Before the two commits and, where there is a branch main, how many commits the instance is ahead of it.
-const COMMITS: &str = "greenroom-commits:";
-const PACK: &str = "greenroom-pack:";
-const PACK_END: &str = "greenroom-pack-end:";
+/// The report follows: what [`InstanceCommits::resolve_command`] prints.
+const REPORT: &str = "greenroom-commits:";
 
-/// The objects of the commit with tests that a sandbox does not have while the agent acts.
-#[derive(Clone, PartialEq, Eq)]
-pub struct WithheldHistory {
-    /// A pack in base64.
-    pack: String,
+/// What of the history a box keeps besides the instance's commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing: the agent works there.
+    Nothing,
+    /// The commit with the hidden tests: grading takes place there.
+    Tests,
 }
 
-impl std::fmt::Debug for WithheldHistory {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "WithheldHistory({} characters)", self.pack.len())
-    }
-}
-
-impl WithheldHistory {
-    /// The file that brings the objects back: path relative to the working directory → content. The agent could not know
-    /// its name, which follows from what it does not know.
-    pub fn files(&self) -> BTreeMap<String, String> {
-        BTreeMap::from([(self.file_name(), self.pack.clone())])
-    }
-
-    fn file_name(&self) -> String {
-        let digest = format!("{:x}", Sha256::digest(self.pack.as_bytes()));
-        format!(".greenroom-{}", digest.get(..32).unwrap_or_default())
-    }
-
-    /// Shell lines that move the objects from that file into the repository, in the working directory and with the shell
-    /// function `git`. A repository that cannot take them lacks the commit afterwards.
-    pub(super) fn put_back_lines(&self) -> String {
-        let file = self.file_name();
-        format!("base64 -d < {file} | git unpack-objects -q\nrm -f {file}\n")
-    }
-}
-
-/// Run before the agent begins, in the place of [`super::SweSmithTask::resolve_command`]; feed the outcome to
-/// [`parse_withheld`].
-pub fn withhold_command(workdir: &str, instance_id: &str) -> GradeCommand {
-    let command = format!("workdir={}; instance={}\n{WITHHOLD_SCRIPT}", shell_quote(workdir), shell_quote(instance_id));
+/// Run when a box is set up, in the place of [`InstanceCommits::resolve_command`]; feed the outcome to [`parse_withheld`].
+pub fn withhold_command(workdir: &str, instance_id: &str, keep: Keep) -> GradeCommand {
+    let keep = if keep == Keep::Tests { "\"$tests\"" } else { "" };
+    let (workdir, instance) = (shell_quote(workdir), shell_quote(instance_id));
+    let command =
+        format!("kept() {{ printf '%s\\n' \"$base\" {keep}; }}\nworkdir={workdir}; instance={instance}\n{SCRIPT}");
     GradeCommand { purpose: WITHHOLDING, command, timeout: TIMEOUT }
 }
 
-/// Some thirteen short processes: it runs once for each rollout. Nothing is synced to disk, for a sandbox that is lost is
-/// not used again. Objects are packed by name, so whatever else the old store holds stays behind.
-const WITHHOLD_SCRIPT: &str = r#"cd "$workdir" || exit 97
+/// Some twelve short processes: it runs twice for each rollout. Nothing is synced to disk, for a box that is lost is not
+/// used again. Objects are packed by name, so whatever else the old store holds stays behind.
+const SCRIPT: &str = r#"cd "$workdir" || exit 97
 command -v git >/dev/null || { echo 'git: not found'; exit 127; }
 set -e
 git() {
@@ -89,15 +61,10 @@ export GIT_AUTHOR_NAME=greenroom GIT_AUTHOR_EMAIL=greenroom@localhost GIT_AUTHOR
 export GIT_COMMITTER_NAME=greenroom GIT_COMMITTER_EMAIL=greenroom@localhost GIT_COMMITTER_DATE='946684800 +0000'
 base=$(git commit-tree -m 'Initial commit' "$tree")
 tests=$(git commit-tree -m 'With tests' -p "$base" "$tests_tree")
-echo "greenroom-commits: $base $tests $ahead"
 own="$top/.git.greenroom"
 rm -rf "$own"
 mkdir -p "$own/objects/pack" "$own/objects/info" "$own/refs/heads" "$own/refs/tags"
-echo "$base" | git pack-objects -q --revs "$own/objects/pack/pack" >/dev/null
-printf '%s\n^%s\n' "$tests" "$base" | git pack-objects -q --revs --stdout > "$own/withheld"
-echo 'greenroom-pack:'
-base64 < "$own/withheld"
-echo 'greenroom-pack-end:'
+kept | git pack-objects -q --revs "$own/objects/pack/pack" >/dev/null
 # The index knows the files' times, so that git need not read them all again; a staged change would miss its objects.
 if ! git diff-index --cached --quiet "$base" || ! mv "$store/index" "$own/index"; then
 GIT_INDEX_FILE="$own/index" git read-tree "$base"
@@ -130,8 +97,9 @@ git worktree list --porcelain | sed -n 's/^worktree //p' | while read -r other; 
 case "$top/" in "$other"/*) ;; *) rm -rf -- "$other" ;; esac
 done
 fi
-rm -rf .pytest_cache "$own/withheld" "$own/info/refs" "$own/info/grafts" "$store" "$common" .git
+rm -rf .pytest_cache "$own/info/refs" "$own/info/grafts" "$store" "$common" .git
 mv "$own" .git
+printf 'greenroom-commits:\n%s\n%s\n%s\n%s\n%s\n' "$base" "$tests" "$top" "$top/.git" "$ahead"
 "#;
 
 /// Read what [`withhold_command`] printed. Refuses the same instances as [`InstanceCommits::parse`].
@@ -144,23 +112,9 @@ pub fn parse_withheld(instance_id: &str, outcome: &CommandOutcome) -> Result<Ins
     if outcome.timed_out {
         return Err(broke(format!("it took longer than {} s", TIMEOUT.as_secs())));
     }
-    let Some(commits) = outcome.output.lines().find_map(|line| line.strip_prefix(COMMITS)) else {
-        return InstanceCommits::parse(instance_id, outcome);
-    };
-    if outcome.returncode != 0 {
-        return Err(broke(format!("status {}: {}", outcome.returncode, plan::tail(&outcome.output, 300))));
-    }
-    let words: Vec<&str> = commits.split_whitespace().collect();
-    let mut commits = InstanceCommits::parse(instance_id, &CommandOutcome::finished(0, words.join("\n")))?;
-    let lines = outcome.output.lines().skip_while(|line| *line != PACK).skip(1);
-    let pack: String = lines.take_while(|line| *line != PACK_END).map(str::trim).collect();
-    let is_whole = outcome.output.lines().any(|line| line == PACK_END);
-    let is_base64 = pack.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'='));
-    if pack.is_empty() || !is_whole || !is_base64 {
-        return Err(broke("the pack of its tests did not arrive whole".to_owned()));
-    }
-    commits.withheld = Some(WithheldHistory { pack });
-    Ok(commits)
+    let report =
+        outcome.output.split_once(&format!("{REPORT}\n")).map_or(outcome.output.as_str(), |(_, report)| report);
+    InstanceCommits::parse(instance_id, &CommandOutcome { output: report.to_owned(), ..outcome.clone() })
 }
 
 #[cfg(test)]
@@ -169,30 +123,23 @@ mod tests {
 
     #[test]
     fn only_a_whole_report_is_accepted() {
-        let hash = |letter: &str| letter.repeat(40);
-        let report = |count: &str, rest: &str| {
-            CommandOutcome::finished(0, format!("{COMMITS} {} {} {count}\n{rest}", hash("a"), hash("b")))
+        let (base, tests) = ("a".repeat(40), "b".repeat(40));
+        let report = |count: &str| {
+            let text = format!("warning: odd\n{REPORT}\n{base}\n{tests}\n/testbed\n/testbed/.git\n{count}\n");
+            CommandOutcome::finished(0, text)
         };
-        let pack = format!("{PACK}\nUEFD\nSw==\n{PACK_END}\n");
-        let commits = parse_withheld("i", &report("2", &pack)).unwrap();
-        assert_eq!((&commits.instance, &commits.with_tests), (&hash("a"), &hash("b")));
-        let files = commits.withheld.unwrap().files();
-        assert_eq!(files.values().collect::<Vec<_>>(), ["UEFDSw=="]);
-        assert!(parse_withheld("i", &report("", &pack)).is_ok(), "a repository without main");
-        let refused = parse_withheld("i", &report("1", &pack));
-        assert!(matches!(refused, Err(GradeError::UngradableTask { .. })), "{refused:?}");
-        let broken = [
-            report("2", ""),
-            report("2", &format!("{PACK}\n{PACK_END}\n")),
-            report("2", &format!("{PACK}\nUEFD\n")),
-            report("2", &format!("{PACK}\nwarning: odd\n{PACK_END}\n")),
-            CommandOutcome { returncode: 1, ..report("2", &pack) },
-            CommandOutcome::finished(127, "sh: git: not found"),
-            CommandOutcome::timed_out(""),
-        ];
-        for outcome in broken {
-            let parsed = parse_withheld("i", &outcome);
-            assert!(matches!(parsed, Err(GradeError::CouldNotRun { .. })), "{outcome:?}: {parsed:?}");
+        let commits = parse_withheld("i", &report("2")).unwrap();
+        assert_eq!((&commits.instance, &commits.with_tests), (&base, &tests));
+        assert_eq!((commits.top.as_str(), commits.store.as_str()), ("/testbed", "/testbed/.git"));
+        assert!(parse_withheld("i", &report("")).is_ok(), "a repository without main");
+        let half = CommandOutcome::finished(0, format!("{REPORT}\n{base}\n{tests}\n"));
+        for outcome in [report("1"), half, CommandOutcome { returncode: 1, ..report("2") }] {
+            let refused = parse_withheld("i", &outcome);
+            assert!(matches!(refused, Err(GradeError::UngradableTask { .. })), "{outcome:?}: {refused:?}");
+        }
+        for outcome in [CommandOutcome::finished(127, "sh: git: not found"), CommandOutcome::timed_out("")] {
+            let broken = parse_withheld("i", &outcome);
+            assert!(matches!(broken, Err(GradeError::CouldNotRun { .. })), "{outcome:?}: {broken:?}");
         }
     }
 }

@@ -174,6 +174,10 @@ impl RolloutManagerState {
                 self.setting.record(event);
                 None
             }
+            ManagerEffect::Tell(text) => {
+                tracing::warn!("{text}");
+                None
+            }
         }
     }
 

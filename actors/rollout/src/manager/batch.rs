@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use greenroom_messages::rollout::{FinishedRollout, StartBatch};
+use greenroom_messages::rollout::{FinishedRollout, InfraFailure, InfraKind, StartBatch};
 use greenroom_messages::{GroupId, RolloutId};
 
 use crate::dataset::Task;
@@ -31,6 +31,8 @@ pub(super) struct Group {
     /// The attempt number of its first rollouts.
     pub(super) first_attempt: u32,
     pub(super) samples: Vec<Slot>,
+    /// Why each sample that is tried again was not made the last time.
+    pub(super) failures: BTreeMap<u32, InfraFailure>,
 }
 
 /// One sample of a group.
@@ -45,7 +47,8 @@ pub(super) enum Slot {
 impl Group {
     pub(super) fn new(id: GroupId, task: Arc<Task>, samples: u32, first_attempt: u32) -> Self {
         let rollout = |sample| RolloutId { group: id, sample, attempt: first_attempt };
-        Self { task, first_attempt, samples: (0..samples).map(|sample| Slot::Open(rollout(sample))).collect() }
+        let samples = (0..samples).map(|sample| Slot::Open(rollout(sample))).collect();
+        Self { task, first_attempt, samples, failures: BTreeMap::new() }
     }
 
     pub(super) fn open_rollouts(&self) -> impl Iterator<Item = RolloutId> {
@@ -53,6 +56,13 @@ impl Group {
             Slot::Open(rollout) => Some(*rollout),
             Slot::Done(_) => None,
         })
+    }
+
+    /// Keeps why a sample failed. Says whether it is of no use to try again: a set-up or a grading that fails in the same
+    /// words in another sandbox will go on to do so, for nothing in either depends on chance or on the agent.
+    pub(super) fn fails_again(&mut self, sample: u32, failure: &InfraFailure) -> bool {
+        let before = self.failures.insert(sample, failure.clone());
+        matches!(failure.kind, InfraKind::SetUp | InfraKind::Grading) && before.as_ref() == Some(failure)
     }
 
     pub(super) fn is_done(&self) -> bool {

@@ -7,7 +7,7 @@ use greenroom_messages::rollout::{
     FinishedGroup, FinishedRollout, InfraFailure, InfraKind, RolloutOutcome, RolloutStatus, StartBatch,
 };
 use greenroom_messages::run::RunEvent;
-use greenroom_messages::{BatchId, GroupId, RolloutId};
+use greenroom_messages::{BatchId, GroupId, RolloutId, TaskId};
 
 use super::batch::{Batch, Group, Slot};
 use super::outcome::{bare, detail, group_outcome, settle};
@@ -72,6 +72,8 @@ pub enum ManagerEffect {
     Report(Box<FinishedGroup>),
     /// Tell the Journal.
     Record(RunEvent),
+    /// Tell whoever looks on: the first failure of its kind of a task, which a run could else hide until it gives up.
+    Tell(String),
 }
 
 /// A rollout to be run.
@@ -105,6 +107,8 @@ pub struct ManagerState {
     /// When running rollouts are ended; those that are being ended are no longer here.
     guards: BTreeSet<(u64, RolloutId)>,
     ended: u64,
+    /// Failures that were told of; one of a kind for each task.
+    told: BTreeSet<(TaskId, InfraKind)>,
 }
 
 impl ManagerState {
@@ -120,6 +124,7 @@ impl ManagerState {
             running: BTreeSet::new(),
             guards: BTreeSet::new(),
             ended: 0,
+            told: BTreeSet::new(),
         }
     }
 
@@ -291,8 +296,9 @@ impl ManagerState {
             turns: finished.turns,
         }));
         let tries = rollout.attempt + 1 - group.first_attempt;
-        let is_infra = matches!(finished.outcome, RolloutOutcome::InfraFailed(_));
-        if !is_infra || batch.is_cancelled || tries >= self.limits.max_attempts {
+        let RolloutOutcome::InfraFailed(failure) = &finished.outcome else { return self.close(finished, effects) };
+        let is_hopeless = group.fails_again(rollout.sample, failure);
+        if is_hopeless || batch.is_cancelled || tries >= self.limits.max_attempts {
             return self.close(finished, effects);
         }
         let again = RolloutId { attempt: rollout.attempt + 1, ..rollout };
@@ -302,6 +308,9 @@ impl ManagerState {
         batch.next_attempt = batch.next_attempt.max(again.attempt + 1);
         let backoff_ms = self.limits.retry_backoff_ms.saturating_mul(1 << (tries - 1).min(16)).min(MAX_BACKOFF_MS);
         self.delayed.insert((now_ms + backoff_ms, again));
+        if self.told.insert((finished.task.clone(), failure.kind)) {
+            effects.push(ManagerEffect::Tell(format!("{rollout} is tried again: {}", detail(&finished))));
+        }
     }
 
     /// A sample ended for good; its group is reported when it was the last.

@@ -69,6 +69,32 @@ fn what_was_lost_with_its_process_is_drawn_again_as_it_was_and_a_re_issue_is_not
     assert_eq!(tries(&state.step(ManagerInput::Tick, due_ms)), [(4, 1)]);
 }
 
+#[test]
+fn a_set_up_or_a_grading_that_fails_in_the_same_words_again_is_not_tried_a_third_time() {
+    let (same, other) = ("no such branch", "another failure");
+    let cases = [
+        (InfraKind::SetUp, [same, same], 2),
+        (InfraKind::Grading, [same, same], 2),
+        (InfraKind::SetUp, [same, other], 3),
+        (InfraKind::Sandbox, [same, same], 3),
+    ];
+    for (kind, messages, tries) in cases {
+        let mut state = ManagerState::new(LIMITS);
+        let mut issue = issued(&state.step(start(1, 1, 1), 0));
+        let mut made = 0;
+        for message in messages.iter().chain([&same]) {
+            let Some(rollout) = issue.first() else { break };
+            let outcome = RolloutOutcome::InfraFailed(InfraFailure { kind, message: (*message).to_owned() });
+            let finished = bare(*rollout, tasks(1)[0].id.clone(), outcome);
+            made += 1;
+            state.step(ManagerInput::Finished(Box::new(finished)), 0);
+            issue =
+                state.next_due_ms().map(|due_ms| issued(&state.step(ManagerInput::Tick, due_ms))).unwrap_or_default();
+        }
+        assert_eq!((made, state.status().groups_open), (tries, 0), "{kind:?} {messages:?}");
+    }
+}
+
 fn issued(effects: &[ManagerEffect]) -> Vec<RolloutId> {
     effects
         .iter()
@@ -86,7 +112,13 @@ fn re_issues_back_off_twice_as_long_each_time_and_then_the_sample_is_given_up() 
     let mut now_ms = 0;
     for (attempt, wait_ms) in [(1, 100), (2, 200)] {
         let effects = state.step(ManagerInput::Finished(Box::new(ended(rollouts[0], false))), now_ms);
-        assert!(matches!(effects.as_slice(), [ManagerEffect::Record(RunEvent::RolloutEnded { .. })]));
+        match (attempt, effects.as_slice()) {
+            (1, [ManagerEffect::Record(RunEvent::RolloutEnded { .. }), ManagerEffect::Tell(text)]) => {
+                assert!(text.contains("is tried again: Engine: lost"), "{text}");
+            }
+            (2, [ManagerEffect::Record(RunEvent::RolloutEnded { .. })]) => {}
+            _ => panic!("{effects:?}"),
+        }
         assert_eq!(state.next_due_ms(), Some(now_ms + wait_ms));
         assert!(state.step(ManagerInput::Tick, now_ms + wait_ms - 1).is_empty());
         now_ms += wait_ms;
@@ -185,7 +217,7 @@ impl Ledger {
                     ManagerEffect::Record(RunEvent::RolloutEnded { rollout, .. }) => {
                         assert!(self.ended.insert(rollout), "ended once");
                     }
-                    ManagerEffect::Record(_) => {}
+                    ManagerEffect::Record(_) | ManagerEffect::Tell(_) => {}
                 }
             }
         }

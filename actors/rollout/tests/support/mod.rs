@@ -16,6 +16,7 @@ use greenroom_messages::sandbox::{
 };
 use greenroom_messages::{BatchId, EngineId, LeaseId, Purpose, RolloutId};
 use greenroom_rollout::agent::{AgentFile, HostFacts, Uname};
+use greenroom_rollout::grading::{RESTORED, TAKEN};
 use greenroom_rollout::{Dataset, RolloutConfig, RolloutManager, RolloutManagerArguments};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use ractor::Actor;
@@ -81,6 +82,9 @@ pub fn command(command: &str) -> Say {
     Say::Text(format!("THOUGHT: now.\n\n```mswea_bash_command\n{command}\n```"), 0)
 }
 
+/// What is taken out of a box.
+pub const CHANGE: &[u8] = b"what the agent left";
+
 pub const SUBMIT: &str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT";
 
 impl Default for Script {
@@ -90,6 +94,8 @@ impl Default for Script {
             engine: Box::new(|request| command(if request.turn == 0 { "ls" } else { SUBMIT })),
             shell: Box::new(|_, command| match command {
                 SUBMIT => Do::Print("COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n", 0),
+                _ if command.contains(TAKEN) => Do::Print("greenroom-taken: file /tmp/taken\n", 0),
+                _ if command.contains(RESTORED) => Do::Print("greenroom-restored: whole\n", 0),
                 _ => Do::Print("a.py\n", 0),
             }),
             claim: Box::new(|_| Claim::Give),
@@ -106,7 +112,11 @@ pub struct Seen {
     pub commands: Vec<(RolloutId, String)>,
     pub files: Vec<SandboxFile>,
     pub open_leases: BTreeSet<LeaseId>,
+    /// The leases of each rollout, in order.
+    pub leases_of: BTreeMap<RolloutId, Vec<LeaseId>>,
     pub leases: u64,
+    /// So many were held at once.
+    pub most_leases: usize,
     pub events: Vec<RunEvent>,
     /// Replies that are never given; kept so that they are not dropped either.
     held: Vec<Box<dyn std::any::Any + Send>>,
@@ -281,6 +291,10 @@ fn pool(script: Arc<Script>, seen: Arc<Mutex<Seen>>) -> Address<SandboxPoolMessa
                     seen.leases += 1;
                     let lease = LeaseId(seen.leases);
                     seen.open_leases.insert(lease);
+                    seen.leases_of.entry(request.rollout).or_default().push(lease);
+                    let held = seen.leases_of[&request.rollout].iter().filter(|lease| seen.open_leases.contains(lease));
+                    assert_eq!(held.count(), 1, "a rollout holds one box at a time");
+                    seen.most_leases = seen.most_leases.max(seen.open_leases.len());
                     lease
                 };
                 reply.send(Ok(ClaimedLease {
@@ -316,6 +330,10 @@ fn lease_address(
                 seen.lock().unwrap().files.extend(files);
                 let failed = script.put_files_fail.then(|| failure(SandboxFailureKind::Refused));
                 reply.send(failed.map_or(Ok(()), Err));
+            }
+            SandboxLeaseMessage::ReadFile(path, limit_bytes, reply) => {
+                assert!(path == "/tmp/taken" && limit_bytes > 0);
+                reply.send(Ok(CHANGE.to_vec()));
             }
             SandboxLeaseMessage::Release(reply) => {
                 assert!(seen.lock().unwrap().open_leases.remove(&lease), "a lease is released once");

@@ -154,12 +154,13 @@ impl ConductorState {
         match progress.take(group, config.min_trainable_fraction, config.batch_retries) {
             AfterGroup::Ignore | AfterGroup::Wait => self.show(),
             AfterGroup::Complete => return self.on_complete(batch),
-            AfterGroup::Retry => {
-                self.note(format!("too few groups of {} may be used; the dropped ones are made again", name_of(batch)));
+            AfterGroup::Retry(reasons) => {
+                let name = name_of(batch);
+                self.note(format!("too few groups of {name} may be used; the dropped ones are made again: {reasons}"));
                 return self.assert_batch(batch);
             }
-            AfterGroup::GiveUp => {
-                let reason = format!("{} could not be made: {}", name_of(batch), progress.reasons());
+            AfterGroup::GiveUp(reasons) => {
+                let reason = format!("{} could not be made: {reasons}", name_of(batch));
                 return Err(RunError::Part { part: "rollouts".to_owned(), reason });
             }
         }

@@ -182,15 +182,10 @@ fn test_files(folder: &Path, ids: &[String]) -> BTreeSet<String> {
 }
 
 impl Instance {
-    /// The command that makes a sandbox ready: the work tree of the instance, and of the history only its two commits. The
-    /// original code is in neither, nor can it be found by hash.
+    /// The command that makes a sandbox ready: the work tree of the instance. What of the history the agent must not find
+    /// is withheld by the rollout.
     pub fn setup_cmd(&self) -> String {
-        let id = &self.instance_id;
-        format!(
-            "set -e; rm -rf .git.own; git checkout -q -f {id}; \
-             git clone -q --bare --depth 2 --single-branch --no-tags -b {id} \"file://$PWD\" .git.own; \
-             rm -rf .git; mv .git.own .git; git config core.bare false; git remote remove origin; git checkout -q -f {id}"
-        )
+        format!("git checkout -q -f {}", self.instance_id)
     }
 
     /// The row in the sample schema.
