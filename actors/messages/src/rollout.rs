@@ -136,9 +136,9 @@ pub struct Sample {
 /// Times of one rollout, in milliseconds; each part is a sum over the rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutTimings {
-    /// Waiting for the sandbox.
+    /// Waiting for the sandbox in which the agent acts.
     pub claim_ms: u64,
-    /// The task's set-up.
+    /// The task's set-up there.
     pub set_up_ms: u64,
     /// Generating.
     pub generate_ms: u64,
@@ -146,7 +146,7 @@ pub struct RolloutTimings {
     pub exec_ms: u64,
     /// How many commands the agent ran.
     pub execs: u32,
-    /// Grading.
+    /// Grading: taking the work out of its sandbox, claiming and setting up the one that it is graded in, the tests.
     pub grade_ms: u64,
     /// From issue to end.
     pub total_ms: u64,
@@ -171,9 +171,9 @@ pub struct FinishedRollout {
     pub turns: u32,
     /// How often the history could not be extended and a new sample was begun.
     pub forks: u32,
-    /// The sandbox, if one was claimed.
+    /// The sandbox in which the agent acted, if one was claimed.
     pub lease: Option<LeaseId>,
-    /// Whether the sandbox was warm.
+    /// Whether that sandbox was warm.
     pub warm: bool,
     /// Times.
     pub timings: RolloutTimings,
@@ -221,7 +221,7 @@ pub enum RolloutState {
     Generating,
     /// A command runs.
     Executing,
-    /// It is graded.
+    /// It is graded, in a sandbox of its own.
     Grading,
     /// It ended.
     Ended,
