@@ -41,6 +41,16 @@ pub(crate) enum Command {
     },
     /// Serve a model by SGLang's protocol.
     Engine(Engine),
+    /// Play this machine's roles in a run over several.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = NODE_STATUSES)]
+    Node(NodeCommand),
+    /// Make an authority, and certificates for nodes and people.
+    #[cfg(feature = "cluster")]
+    Ca {
+        #[command(subcommand)]
+        command: CaCommand,
+    },
     /// Explain an error code.
     Explain {
         /// The code, such as GR0202; without one, all codes are listed.
@@ -72,6 +82,77 @@ pub(crate) struct Up {
     /// seed must be those that it was begun with.
     #[arg(long)]
     pub(crate) resume: bool,
+}
+
+/// What the exit status of a node tells.
+#[cfg(feature = "cluster")]
+const NODE_STATUSES: &str = "Exit status: 0 when the run was completed, 1 after an error, 3 when the run was stopped or this \
+                             node left, 4 when the gang or the controller did not come in time.";
+
+#[cfg(feature = "cluster")]
+#[derive(Args)]
+pub(crate) struct NodeCommand {
+    /// The node's own TOML file: who it is, its roles, the run's configuration files.
+    #[arg(short, long)]
+    pub(crate) config: PathBuf,
+    /// One value of the run's configuration, such as run.steps=10; the same on every node.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(Subcommand)]
+pub(crate) enum CaCommand {
+    /// Make an authority: ca.pem for every node, ca.key for nobody.
+    Create {
+        /// The directory to be made.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Make a certificate, its key, and a copy of ca.pem.
+    Issue {
+        /// The authority's directory.
+        #[arg(long)]
+        dir: PathBuf,
+        /// The node's or person's name.
+        #[arg(long)]
+        name: String,
+        /// A host name or address of it; may be given several times.
+        #[arg(long = "host")]
+        hosts: Vec<String>,
+        /// What its holder may do: take part, steer, or look.
+        #[arg(long, value_enum, default_value_t = CaRole::Node)]
+        role: CaRole,
+        /// How long it is valid.
+        #[arg(long, default_value_t = 365)]
+        days: u32,
+        /// The directory to write to.
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+/// What the holder of a certificate may do.
+#[cfg(feature = "cluster")]
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum CaRole {
+    /// Take part in runs.
+    Node,
+    /// Look and steer.
+    Operator,
+    /// Look.
+    Viewer,
+}
+
+#[cfg(feature = "cluster")]
+impl From<CaRole> for greenroom::identity::CertificateRole {
+    fn from(role: CaRole) -> Self {
+        match role {
+            CaRole::Node => Self::Node,
+            CaRole::Operator => Self::Operator,
+            CaRole::Viewer => Self::Viewer,
+        }
+    }
 }
 
 #[derive(Subcommand)]

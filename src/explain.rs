@@ -73,6 +73,10 @@ pub fn pages() -> Vec<&'static ErrorPage> {
         greenroom_rollout::GRADING_ERRORS,
         greenroom_rollout::MAKE_ERRORS,
         greenroom_engine::ERRORS,
+        #[cfg(feature = "cluster")]
+        crate::node::NODE_ERRORS,
+        #[cfg(feature = "cluster")]
+        greenroom_cluster::ERRORS,
         greenroom_identity::ERRORS,
         greenroom_dataplane::ERRORS,
         greenroom_sandbox::ERRORS,

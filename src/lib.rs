@@ -10,12 +10,19 @@ pub mod config;
 mod error;
 pub mod explain;
 mod files;
+#[cfg(feature = "cluster")]
+pub mod node;
+mod parts;
 pub mod up;
 
 pub use error::StartError;
 
+#[cfg(feature = "cluster")]
+pub use greenroom_cluster as cluster;
 pub use greenroom_core as core;
 pub use greenroom_engine as engine;
+#[cfg(feature = "cluster")]
+pub use greenroom_identity as identity;
 pub use greenroom_messages as messages;
 #[cfg(feature = "torch")]
 pub use greenroom_policy as policy;

@@ -1,9 +1,14 @@
 //! The commands. Each prints data on stdout and talks on stderr; its result becomes the exit status.
 
+#[cfg(feature = "cluster")]
+mod ca;
 mod check;
 mod dataset;
 mod dataset_check;
 mod engine;
+#[cfg(feature = "cluster")]
+mod node;
+mod signals;
 mod up;
 
 use std::io::Write;
@@ -22,6 +27,10 @@ pub(crate) fn run(command: Command, log_file: &LogFile) -> anyhow::Result<ExitCo
         Command::Dataset { command } => dataset::run(command),
         Command::Check { run } => check::run(&run),
         Command::Engine(engine) => engine::run(engine),
+        #[cfg(feature = "cluster")]
+        Command::Node(node) => node::run(node, log_file),
+        #[cfg(feature = "cluster")]
+        Command::Ca { command } => ca::run(command),
         Command::Explain { code } => explain(code.as_deref()),
     }
 }

@@ -4,19 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use greenroom::config;
-use greenroom::messages::run::StopMode;
+use greenroom::messages::run::ConductorMessage;
 use greenroom::run::RunEnd;
 use greenroom::up::display::Display;
 use greenroom::up::{Run, RunPlace, completed};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli;
 use crate::telemetry::LogFile;
 
 /// The exit status of a run that was stopped and can be resumed.
-const STOPPED: u8 = 3;
-/// A signal within this time after another one is the same wish: a terminal and a parent process both pass a Ctrl-C on.
-const ONE_WISH: std::time::Duration = std::time::Duration::from_millis(500);
+pub(super) const STOPPED: u8 = 3;
 
 pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<ExitCode> {
     let place = RunPlace { runs_dir: arguments.runs, name: arguments.name, resume: arguments.resume };
@@ -41,6 +38,11 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
     let go_on = format!("greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
     let end = runtime.block_on(drive(config, place, log_file))?;
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    ended(end, &lies, &go_on)
+}
+
+/// Tells a person of a run's end; it becomes the exit status.
+pub(super) fn ended(end: RunEnd, lies: &std::path::Path, go_on: &str) -> anyhow::Result<ExitCode> {
     Ok(match end {
         RunEnd::Completed(summary) => {
             // what makes a run worthless comes last, where it is seen
@@ -62,31 +64,10 @@ async fn drive(config: config::Config, place: RunPlace, log_file: &LogFile) -> a
     log_file.open(&run.directory().path().join("logs").join("greenroom.log"))?;
     let following = display.follow(run.progress());
     let conductor = run.conductor();
-    let talk = display.talk();
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let signals = greenroom::core::spawn_named("signals", async move {
-        for (mode, words) in [
-            (StopMode::AfterStep, "stopping after the step under way; once more to stop now"),
-            (StopMode::Now, "stopping now"),
-        ] {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            talk(words);
-            // a Conductor that is gone has told the end already
-            let _ = conductor.cast(greenroom::messages::run::ConductorMessage::Stop(mode));
-            let mut same_wish = std::pin::pin!(tokio::time::sleep(ONE_WISH));
-            loop {
-                tokio::select! {
-                    biased;
-                    () = &mut same_wish => break,
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            }
-        }
-    });
+    let signals = super::signals::pass_on(display.talk(), move |mode| {
+        // a Conductor that is gone has told the end already
+        let _ = conductor.cast(ConductorMessage::Stop(mode));
+    })?;
     let end = run.wait().await;
     signals.abort();
     following.abort();

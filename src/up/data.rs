@@ -18,7 +18,7 @@ use crate::config::{Config, ImageConfig};
 use crate::files::{self, Limit};
 
 /// The data sets by purpose.
-pub(super) fn datasets(config: &Config) -> anyhow::Result<BTreeMap<Purpose, Arc<Dataset>>> {
+pub(crate) fn datasets(config: &Config) -> anyhow::Result<BTreeMap<Purpose, Arc<Dataset>>> {
     let load = |setting: &'static str, path: &Path| -> anyhow::Result<Arc<Dataset>> {
         let path = config.path(path);
         files::check(setting, &path, Limit::LARGE)?;
@@ -50,7 +50,7 @@ pub fn images_of(config: &Config, dataset: &Dataset) -> anyhow::Result<BTreeMap<
 }
 
 /// The images that the tasks need.
-pub(super) fn images(config: &Config, datasets: &BTreeMap<Purpose, Arc<Dataset>>) -> anyhow::Result<Vec<ImageSpec>> {
+pub(crate) fn images(config: &Config, datasets: &BTreeMap<Purpose, Arc<Dataset>>) -> anyhow::Result<Vec<ImageSpec>> {
     needed_images(config, &datasets.values().flat_map(|dataset| dataset.images()).collect())
 }
 
@@ -114,7 +114,7 @@ fn spec(config: &Config, name: String, image: ImageConfig) -> anyhow::Result<Ima
 }
 
 /// The agent file, or the built-in one.
-pub(super) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
+pub(crate) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
     let Some(file) = &config.agent.file else {
         return Ok(AgentFile::from_yaml(include_str!("../../config/agent/default.yaml"), "the built-in agent file")?);
     };
@@ -127,7 +127,7 @@ pub(super) fn agent(config: &Config) -> anyhow::Result<AgentFile> {
 }
 
 /// The demonstrations, as the trainer takes them.
-pub(super) fn warm_start(
+pub(crate) fn warm_start(
     config: &Config,
     tokenizer: &Arc<Tokenizer>,
     template: &Arc<ChatTemplate>,

@@ -15,7 +15,7 @@ use crate::StartError;
 use crate::config::EmbeddedEngines;
 
 /// Starts the embedded engines on free ports of the loopback interface.
-pub(super) async fn start(
+pub(crate) async fn start(
     config: &EmbeddedEngines,
     model_dir: &Path,
     seed: u64,
@@ -49,7 +49,7 @@ pub fn device(setting: &str, text: &str) -> anyhow::Result<Device> {
 }
 
 /// Makes a model's weights at random, in `out`, in the shape of `source`'s configuration and beside its tokenizer.
-pub(super) fn init_model(source: &Path, out: &Path, seed: u64) -> anyhow::Result<()> {
+pub(crate) fn init_model(source: &Path, out: &Path, seed: u64) -> anyhow::Result<()> {
     let config = checkpoint::load_config(source)?;
     let parameters = Parameters::init(&config, greenroom_core::Seed::new(seed).child("model").value())?;
     let companions_from = Some(source.to_owned());

@@ -34,7 +34,7 @@ struct Input {
 
 /// What a run is begun with; see the module's page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Inputs {
+pub(crate) struct Inputs {
     seed: u64,
     inputs: BTreeMap<String, Input>,
 }
@@ -44,7 +44,7 @@ impl Inputs {
     ///
     /// # Errors
     /// [`StartError::File`] when one cannot be read.
-    pub(super) fn of(config: &Config) -> Result<Self, StartError> {
+    pub(crate) fn of(config: &Config) -> Result<Self, StartError> {
         let mut inputs = BTreeMap::new();
         let mut put = |key: &str, path: PathBuf, fingerprint: String| {
             inputs.insert(key.to_owned(), Input { path, fingerprint });
@@ -68,7 +68,7 @@ impl Inputs {
     ///
     /// # Errors
     /// [`StartError::OtherInputs`] (GR0910), naming each with the saved and the given one.
-    pub(super) fn check(&self, directory: &Path) -> Result<bool, StartError> {
+    pub(crate) fn check(&self, directory: &Path) -> Result<bool, StartError> {
         let path = directory.join(FILE);
         if !path.exists() {
             return Ok(true);
@@ -83,7 +83,7 @@ impl Inputs {
     }
 
     /// The content of the file.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }

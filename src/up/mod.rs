@@ -5,12 +5,13 @@
 //! [`Run::wait`] then takes the actors down in order, each with a deadline, and leaves no sandbox behind.
 
 mod actors;
-mod data;
+pub(crate) mod data;
 pub mod display;
 #[cfg(feature = "torch")]
-mod embedded;
-mod inputs;
-mod model;
+pub(crate) mod embedded;
+pub(crate) mod end;
+pub(crate) mod inputs;
+pub(crate) mod model;
 mod place;
 mod preparation;
 
@@ -20,7 +21,7 @@ pub use embedded::device;
 pub use model::{ModelUse, check_model};
 pub use place::{RunPlace, completed};
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_core::{Deadline, ask};
@@ -32,6 +33,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 use actors::RunningActors;
+use end::End;
 
 const LAST_WORDS_MS: u64 = 30_000;
 
@@ -46,27 +48,12 @@ pub struct Run {
     ended: oneshot::Receiver<RunEnd>,
 }
 
-/// The one who is told of the end; the first call counts.
-#[derive(Clone)]
-struct End(Arc<Mutex<Option<oneshot::Sender<RunEnd>>>>);
-
-impl End {
-    fn tell(&self, end: RunEnd) {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(sender) = sender {
-            // a run that nobody waits for has nobody to tell
-            let _ = sender.send(end);
-        }
-    }
-}
-
 impl Run {
     /// Checks everything and starts the run.
     pub async fn start(config: Config, place: RunPlace, talk: Talk) -> anyhow::Result<Self> {
         let prepared = preparation::prepare(config, &place, &talk).await?;
-        let (sender, ended) = oneshot::channel();
+        let (end, ended) = End::new();
         let (progress_sender, progress) = watch::channel(RunStatus::default());
-        let end = End(Arc::new(Mutex::new(Some(sender))));
         let (directory, text) = (prepared.directory.clone(), toml::to_string_pretty(&prepared.config)?);
         let started = actors::start(prepared, progress_sender, talk, end).await;
         let actors = started.inspect_err(|_| preparation::abandon(directory.clone()))?;

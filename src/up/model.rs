@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 
 use crate::StartError;
+use crate::config::Config;
 use crate::files::{self, Limit};
 
 /// The files that make token ids of messages.
@@ -69,6 +70,22 @@ pub fn check_model(dir: &Path, used: ModelUse<'_>) -> Result<Option<u64>, StartE
     let json: Value =
         serde_json::from_str(&text).map_err(|error| wrong(format!("{} is no JSON: {error}", config.display())))?;
     Ok(json.get("max_position_embeddings").and_then(Value::as_u64))
+}
+
+/// The directory with the initial weights: the configured one (`source`), or one that is made at random from the seed, as
+/// `model` below `dir`.
+pub(crate) fn initial_model(config: &Config, source: PathBuf, dir: &Path) -> anyhow::Result<PathBuf> {
+    if !config.model.init_weights {
+        return Ok(source);
+    }
+    let made = dir.join("model");
+    if !made.exists() {
+        #[cfg(feature = "torch")]
+        super::embedded::init_model(&source, &made, config.seed)?;
+        #[cfg(not(feature = "torch"))]
+        anyhow::bail!("GR0902: model.init_weights needs libtorch, and this binary was built without it");
+    }
+    Ok(made)
 }
 
 /// The weights of a directory, in order of their names.

@@ -14,7 +14,7 @@ use greenroom_sandbox::{ImageSpec, LocalProvider, Provider};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
 use super::inputs::{self, Inputs};
-use super::model::{ModelUse, check_model};
+use super::model::{ModelUse, check_model, initial_model};
 use super::{RunPlace, Talk, data};
 use crate::StartError;
 use crate::config::Config;
@@ -149,7 +149,7 @@ async fn furnish(
         talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
     }
     provider.check().await.context("this machine cannot make sandboxes")?;
-    let model_dir = model(config, directory, model_source)?;
+    let model_dir = initial_model(config, model_source, directory.path())?;
     Ok((database, provider, model_dir))
 }
 
@@ -158,19 +158,4 @@ pub(super) fn abandon(directory: RunDirectory) {
     if let Err(error) = directory.abandon() {
         tracing::warn!(%error, "the begun run could not be removed");
     }
-}
-
-/// The directory with the initial weights: the configured one, or one that is made at random in the run's directory.
-fn model(config: &Config, directory: &RunDirectory, source: PathBuf) -> anyhow::Result<PathBuf> {
-    if !config.model.init_weights {
-        return Ok(source);
-    }
-    let made = directory.path().join("model");
-    if !made.exists() {
-        #[cfg(feature = "torch")]
-        super::embedded::init_model(&source, &made, config.seed)?;
-        #[cfg(not(feature = "torch"))]
-        anyhow::bail!("GR0902: model.init_weights needs libtorch, and this binary was built without it");
-    }
-    Ok(made)
 }

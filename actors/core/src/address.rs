@@ -91,6 +91,11 @@ impl<M: Send + 'static> Address<M> {
         *target = None;
     }
 
+    /// Whether it leads anywhere at present.
+    pub fn is_bound(&self) -> bool {
+        self.target.read().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Sends a message that needs no answer. Delivery is at most once.
     pub fn cast(&self, message: M) -> Result<(), Gone> {
         let deliver = self.target.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -125,7 +130,8 @@ mod tests {
             assert_eq!(clone.cast(7), Ok(()));
         }
         assert_eq!((first.load(Ordering::Relaxed), second.load(Ordering::Relaxed)), (7, 7));
+        assert!(clone.is_bound());
         address.unbind();
-        assert!(clone.cast(1).is_err());
+        assert!(!clone.is_bound() && clone.cast(1).is_err());
     }
 }

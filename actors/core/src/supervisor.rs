@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
-use crate::{Clock, RestartDecision, RestartIntensity, RestartPolicy};
+use crate::{Address, Clock, RestartDecision, RestartIntensity, RestartPolicy};
 
 /// Starts (or restarts) a child under the supervisor's cell, and rebinds its addresses.
 pub type ChildStart =
@@ -53,6 +53,23 @@ impl ChildSpec {
             })
         });
         Self { name: name.to_owned(), policy, start }
+    }
+
+    /// A child that is an actor, whose address follows each incarnation.
+    pub fn at_address<A, M>(
+        name: &str,
+        policy: RestartPolicy,
+        actor: impl Fn() -> A + Send + Sync + 'static,
+        arguments: impl Fn() -> A::Arguments + Send + Sync + 'static,
+        address: &Address<M>,
+    ) -> Self
+    where
+        A: Actor,
+        A::Msg: From<M>,
+        M: Send + 'static,
+    {
+        let address = address.clone();
+        Self::of_actor(name, policy, actor, arguments, move |started| address.rebind(started))
     }
 }
 
@@ -225,7 +242,6 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use crate::Address;
 
     struct Fail;
     crate::local_message!(Fail);

@@ -3,6 +3,7 @@
 //! * [`EnginePool`] — routes turns: sticky by rollout, else least loaded; queues them until their own time-out; fans weight
 //!   updates out; supervises its proxies.
 //! * [`EngineProxy`] — owns one engine: its state machine ([`EngineMachine`]), its requests in flight, its weight version.
+//! * [`EngineHost`] — one engine elsewhere: joins the fleet, applies weights on its host before they are loaded.
 //! * [`EngineApi`] — what an engine can be asked; [`HttpEngineApi`] speaks it to SGLang, a simulation to nobody.
 //!
 //! Invariants: an engine serves only while the weights that it confirmed itself are this run's and new enough for the
@@ -14,6 +15,7 @@
 mod api;
 mod config;
 mod error;
+mod host;
 mod http;
 mod pool;
 mod proxy;
@@ -25,6 +27,7 @@ pub use api::{
 };
 pub use config::{Backoff, CallDeadlines, Credentials, EngineConfig, UpdateOrder, VersionWindow};
 pub use error::{ApiError, ERRORS, EngineConfigError};
+pub use host::{EngineHost, EngineHostArguments, EngineHostInput};
 pub use http::{HttpEngineApi, http_api_factory};
 pub use pool::{ApiFactory, EnginePool, EnginePoolArguments, EnginePoolInput, Quorum, Router, RouterPlan};
 pub use proxy::{

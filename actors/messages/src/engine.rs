@@ -1,6 +1,6 @@
 //! The protocol of EnginePool (the fleet) and EngineProxy (one per SGLang engine).
 
-use greenroom_core::Reply;
+use greenroom_core::{Address, Reply};
 use serde::{Deserialize, Serialize};
 
 use crate::{EngineId, RolloutId, WeightVersion};
@@ -21,6 +21,9 @@ pub enum EnginePoolMessage {
     Status(Reply<Vec<EngineStatus>>),
     /// From the shell: one more engine. Repeatable.
     Add(EngineSpec, Reply<Result<(), EngineFailure>>),
+    /// From an engine's host, every few seconds while it lives: this engine is reached through this proxy, which the host
+    /// supervises. Answers with the weights that the fleet wants now. A host that is silent for long counts as lost.
+    Join(EngineSpec, Address<EngineProxyMessage>, Reply<Result<Option<UpdateWeights>, EngineFailure>>),
     /// From the shell: drain this engine, then forget it. Repeatable.
     Remove(EngineId, Reply<Result<(), EngineFailure>>),
     /// From the run's end: abort what is in flight and answer when every proxy has ended.

@@ -9,6 +9,7 @@
 pub mod engine;
 mod error;
 mod ids;
+pub mod node;
 pub mod rollout;
 pub mod run;
 pub mod sandbox;

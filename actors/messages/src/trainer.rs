@@ -18,6 +18,8 @@ pub enum TrainerMessage {
     Export(ExportWeights, Reply<Result<(), TrainerFailure>>),
     /// Write weights, optimizer and random state to a directory (atomically). Repeatable.
     Save(SaveCheckpoint, Reply<Result<(), TrainerFailure>>),
+    /// The run needs these directories of checkpoints and exports no more: remove them. Repeatable.
+    Forget(Vec<String>),
     /// Replace everything by a checkpoint; answers with the step it was made after. Repeatable.
     Load(String, Reply<Result<Step, TrainerFailure>>),
     /// How it stands; answered at once, also during a step.
@@ -121,7 +123,8 @@ pub struct WarmStartReport {
 pub struct ExportWeights {
     /// The version they are.
     pub version: WeightVersion,
-    /// The directory to be made; must not exist or be an export of the same version.
+    /// The directory to be made; must not exist or be an export of the same version. A relative one, here and elsewhere,
+    /// lies in the trainer's own directory.
     pub dir: String,
 }
 

@@ -3,7 +3,7 @@
 use greenroom_core::Reply;
 use serde::{Deserialize, Serialize};
 
-use crate::WeightVersion;
+use crate::{RunId, WeightVersion};
 
 /// Messages to the WeightPublisher. From the Conductor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -37,6 +37,60 @@ pub enum WeightReceiverMessage {
 }
 
 greenroom_core::local_message!(WeightReceiverMessage);
+
+/// Messages to the PublishedWeights beside the publisher. From receivers on other nodes.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum PublishedWeightsMessage {
+    /// The committed versions of a run. Repeatable.
+    Links(RunId, Reply<Result<Vec<PublishedLink>, WeightFailure>>),
+    /// The manifest of a committed version, byte for byte. Repeatable.
+    Manifest(WeightVersion, Reply<Result<ManifestBytes, WeightFailure>>),
+    /// From where the payload of a committed version can be fetched. Repeatable.
+    Payload(WeightVersion, Reply<Result<BulkHandle, WeightFailure>>),
+}
+
+greenroom_core::local_message!(PublishedWeightsMessage);
+
+/// A committed version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedLink {
+    /// The version.
+    pub version: WeightVersion,
+    /// What it is a delta against; `None` for a full one.
+    pub base: Option<WeightVersion>,
+    /// Bytes of its payload.
+    pub bytes: u64,
+}
+
+/// A manifest as it lies with the publisher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+/// Bytes that travel by the data plane, never through a mailbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkHandle {
+    /// The object's name at the data plane: the checksum of its content.
+    pub object: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Who has it; the first is asked first.
+    pub holders: Vec<BulkHolder>,
+}
+
+/// A node that serves bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkHolder {
+    /// Its name.
+    pub node: String,
+    /// `HOST:PORT` of its data plane.
+    pub address: String,
+}
+
+impl std::fmt::Display for BulkHolder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} at {}", self.node, self.address)
+    }
+}
 
 /// A version to be published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

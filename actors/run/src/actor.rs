@@ -5,6 +5,7 @@
 //! of the process, is answered by [`resume_point`]: nothing is kept in memory that the database does not know.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +46,9 @@ pub struct ConductorArguments {
     pub database: Database,
     /// The run's directory; `None` in a simulation, which keeps no files.
     pub directory: Option<RunDirectory>,
+    /// The run's directory as the trainer and the publisher name it: checkpoints and exports lie there. The same as
+    /// `directory` in one process; empty where they have a directory of their own, on another node.
+    pub trainer_root: PathBuf,
     /// Demonstrations for the warm start, if there is to be one.
     pub warm_start: Option<WarmStart>,
     /// Training tasks that an evaluation measures.

@@ -79,6 +79,8 @@ pub struct RunConfig {
     pub weights_timeout_ms: u64,
     /// Deadline of bringing the fleet to a version.
     pub update_timeout_ms: u64,
+    /// How long a part on another node may be away before what needs it fails.
+    pub absence_timeout_ms: u64,
     /// A person is warned after this many steps in a row without anything to learn from; 0 warns of none.
     pub warn_after_steps_without_signal: u32,
     /// What becomes of requests in flight while weights change.
@@ -104,6 +106,7 @@ impl Default for RunConfig {
             warm_start_timeout_ms: 3_600_000,
             weights_timeout_ms: 600_000,
             update_timeout_ms: 600_000,
+            absence_timeout_ms: 600_000,
             warn_after_steps_without_signal: 3,
             pause: greenroom_messages::engine::PauseMode::Drain,
             evaluation: EvaluationConfig::default(),

@@ -30,7 +30,8 @@ pub struct ConductorParts {
     pub trainer: Address<TrainerMessage>,
     /// Who publishes weights.
     pub publisher: Address<WeightPublisherMessage>,
-    /// Who receives weights, by name: one per engine host.
+    /// Who receives weights, by name: one per engine host. Empty where each engine's host receives by itself, before it
+    /// hands an update to its engine.
     pub receivers: Vec<(String, Address<WeightReceiverMessage>)>,
     /// Who writes the history.
     pub journal: Address<JournalMessage>,
@@ -46,6 +47,9 @@ const SILENCE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_secs(1);
 const FIRST_LINE: u32 = 2;
 const LOOKS_PER_LINE: u32 = 10;
+
+/// How often a part that is not there is looked for.
+const ABSENCE_LOOK: Duration = Duration::from_millis(200);
 
 /// Where the run is: the last committed step, and the directory of its checkpoint.
 #[derive(Clone, Debug)]
@@ -73,6 +77,7 @@ impl PolicyStep {
         checkpoint: String,
         show: impl Fn(f32),
     ) -> Result<WarmStartReport, RunError> {
+        self.present(&self.parts.trainer).await?;
         let report = match warm_start {
             Some(warm_start) if self.status().await?.fresh => self.learn(warm_start, show).await?,
             _ => WarmStartReport::default(),
@@ -116,6 +121,7 @@ impl PolicyStep {
     /// Brings the trainer to where the run is. After a restart it holds another state, and says so; after a failure
     /// (`mistrusted`) nothing it holds is believed.
     pub(crate) async fn bring_to(&self, held: &Held, mistrusted: bool) -> Result<(), RunError> {
+        self.present(&self.parts.trainer).await?;
         let status = self.status().await?;
         if status.step == held.step && !status.fresh && !mistrusted {
             return Ok(());
@@ -169,6 +175,7 @@ impl PolicyStep {
         let wait_ms = self.config.weights_timeout_ms;
         let export = ExportWeights { version: version.clone(), dir: export_dir.clone() };
         self.trainer(wait_ms, |reply| TrainerMessage::Export(export, reply)).await?;
+        self.present(&self.parts.publisher).await?;
         let publish = PublishWeights { version: version.clone(), source_dir: export_dir };
         let report =
             put(&self.parts.publisher, wait_ms, |reply| WeightPublisherMessage::Publish(publish, reply)).await?;
@@ -179,11 +186,37 @@ impl PolicyStep {
             root_hash: report.root_hash,
         });
         let model_dir = self.apply(&version, wait_ms).await?;
+        self.any_engine().await?;
         self.update_engines(version, model_dir).await
+    }
+
+    /// Waits until a part is there: one on another node may be on its way back. A person hears of a long wait.
+    async fn present<M: Send + 'static>(&self, part: &Address<M>) -> Result<(), RunError> {
+        let mut absence = Absence::new(part.name());
+        while !part.is_bound() {
+            absence.wait(self).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the fleet has an engine, in whatever state.
+    async fn any_engine(&self) -> Result<(), RunError> {
+        let mut absence = Absence::new("an engine");
+        loop {
+            let deadline = Deadline::after_ms(STATUS_WAIT_MS);
+            let engines = ask(&self.parts.engines, deadline, EnginePoolMessage::Status).await;
+            match engines.map_err(|error| self.failed_ask(self.parts.engines.name(), &error))?.is_empty() {
+                true => absence.wait(self).await?,
+                false => return Ok(()),
+            }
+        }
     }
 
     async fn apply(&self, version: &WeightVersion, wait_ms: u64) -> Result<String, RunError> {
         let mut model_dir = None;
+        if self.parts.receivers.is_empty() {
+            return Ok(String::new());
+        }
         for (receiver, address) in &self.parts.receivers {
             let apply = |reply| WeightReceiverMessage::Apply(version.clone(), reply);
             let applied = put(address, wait_ms, apply).await?;
@@ -267,6 +300,38 @@ impl PolicyStep {
 
     fn record(&self, event: RunEvent) {
         record(&self.parts.journal, event);
+    }
+}
+
+/// A wait for something that is not there.
+struct Absence<'a> {
+    what: &'a str,
+    begun: Instant,
+    said: Instant,
+}
+
+impl<'a> Absence<'a> {
+    fn new(what: &'a str) -> Self {
+        let now = Instant::now();
+        Self { what, begun: now, said: now }
+    }
+
+    /// Waits a moment more, unless it was long enough or the run is to stop.
+    async fn wait(&mut self, chain: &PolicyStep) -> Result<(), RunError> {
+        let waited = self.begun.elapsed();
+        let failed = |reason: String| Err(RunError::Part { part: self.what.to_owned(), reason });
+        if *chain.stopping.borrow() {
+            return failed("it is not there, and the run is to stop".to_owned());
+        }
+        if waited > Duration::from_millis(chain.config.absence_timeout_ms) {
+            return failed(format!("it was not there for {} s", waited.as_secs()));
+        }
+        if self.said.elapsed() >= SILENCE {
+            self.said = Instant::now();
+            (chain.talk)(&format!("[waiting] {} is not there, for {} s now", self.what, waited.as_secs()));
+        }
+        tokio::time::sleep(ABSENCE_LOOK).await;
+        Ok(())
     }
 }
 

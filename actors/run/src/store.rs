@@ -78,16 +78,6 @@ impl RunDirectory {
         self.path.join("run.db")
     }
 
-    /// A checkpoint by its name.
-    pub fn checkpoint(&self, name: &str) -> PathBuf {
-        self.path.join("checkpoints").join(name)
-    }
-
-    /// Where the trainer exports a version for the publisher.
-    pub fn export(&self, version: u64) -> PathBuf {
-        self.path.join("weights").join("export").join(format!("{version:06}"))
-    }
-
     /// Writes a finished group's trajectories; returns the file's name.
     pub fn write_group(&self, group: &FinishedGroup) -> Result<String, RunError> {
         let name = format!("trajectories/{}.bin", group.group);
@@ -156,22 +146,6 @@ impl RunDirectory {
         write().map_err(|error| file_error(&path, &error))
     }
 
-    /// Removes checkpoints that are neither in `keep` nor newer than the newest of them, and exports up to `version`.
-    pub fn prune(&self, keep: &[String], version: u64) -> Result<(), RunError> {
-        let newest = keep.iter().max();
-        for name in names_in(&self.path.join("checkpoints"))? {
-            if !keep.contains(&name) && newest.is_some_and(|newest| name < *newest) {
-                remove(&self.checkpoint(&name))?;
-            }
-        }
-        for name in names_in(&self.path.join("weights").join("export"))? {
-            if name.parse::<u64>().is_ok_and(|number| number < version) {
-                remove(&self.path.join("weights").join("export").join(name))?;
-            }
-        }
-        Ok(())
-    }
-
     fn codec_error(&self, name: &str, error: &codec::CodecError) -> RunError {
         RunError::File { path: self.path.join(name), reason: error.to_string() }
     }
@@ -207,13 +181,6 @@ fn lock(path: &Path) -> Result<File, RunError> {
             return Ok(held);
         }
     }
-}
-
-fn names_in(path: &Path) -> Result<Vec<String>, RunError> {
-    let Ok(entries) = fs::read_dir(path) else { return Ok(Vec::new()) };
-    let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
-    Ok(names)
 }
 
 fn remove(path: &Path) -> Result<(), RunError> {

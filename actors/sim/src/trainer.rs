@@ -178,6 +178,7 @@ impl Worker {
                 self.tell(step.is_ok());
                 reply.send(step);
             }
+            TrainerMessage::Forget(_) => {}
             TrainerMessage::Export(request, reply) => drop(reply.send(self.export(&request))),
             TrainerMessage::Status(reply) => drop(reply.send(TrainerStatus::default())),
         }
@@ -223,6 +224,7 @@ fn refuse(message: TrainerMessage, reason: &str) {
         TrainerMessage::Save(_, reply) => send(reply, reason),
         TrainerMessage::Load(_, reply) => send(reply, reason),
         TrainerMessage::Status(reply) => drop(reply.send(TrainerStatus::default())),
+        TrainerMessage::Forget(_) => {}
     }
 }
 

@@ -174,7 +174,8 @@ impl Wiring {
             config: self.scenario.weights.clone(),
             carrier: carrier.clone(),
             bases_dir: dir.join("bases"),
-            receivers: vec![RECEIVER.to_owned()],
+            receivers: Some(vec![RECEIVER.to_owned()]),
+            source_root: std::path::PathBuf::new(),
             seam: self.seam.clone(),
         };
         let receiver = ReceiverArguments {
@@ -313,6 +314,7 @@ impl Wiring {
             parts: self.parts.clone(),
             database: self.database.clone(),
             directory: Some(directory.clone()),
+            trainer_root: directory.path().to_owned(),
             warm_start: self.scenario.warm_start.then(|| WarmStart {
                 samples: Vec::new(),
                 epochs: 1,

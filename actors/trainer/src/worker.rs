@@ -111,7 +111,18 @@ fn serve(learner: &mut Learner, progress: &Progress, message: TrainerMessage) {
         TrainerMessage::Load(dir, reply) => {
             answer(learner, progress, reply, |learner, _| learner.load(Path::new(&dir)));
         }
+        TrainerMessage::Forget(dirs) => dirs.iter().for_each(|dir| forget(Path::new(dir))),
         TrainerMessage::Status(reply) => drop(reply.send(progress.status())),
+    }
+}
+
+/// Removes a checkpoint or an export. One that cannot be removed only takes up room: it is said.
+fn forget(dir: &Path) {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), %error, "a directory that the run needs no more is not removed");
+        }
+        _ => {}
     }
 }
 
@@ -146,6 +157,7 @@ pub(crate) fn refuse(message: TrainerMessage, error: &TrainerError) {
         TrainerMessage::Export(_, reply) => drop(reply.send(Err(failure))),
         TrainerMessage::Save(_, reply) => drop(reply.send(Err(failure))),
         TrainerMessage::Load(_, reply) => drop(reply.send(Err(failure))),
+        TrainerMessage::Forget(_) => {}
         TrainerMessage::Status(reply) => drop(reply),
     }
 }

@@ -12,16 +12,20 @@ use greenroom_messages::{RunId, WeightVersion};
 use crate::files::{rename_synced, sha256, write_synced};
 use crate::{Link, Manifest, WeightsError};
 
-/// What carries versions from the publisher to receivers. All methods may block.
-pub trait Carrier: Send + Sync {
-    /// Stores a version, payload first, manifest last. Storing a committed version again replaces it by the same.
-    fn commit(&self, manifest: &Manifest, payload: &[u8]) -> Result<(), WeightsError>;
+/// Where receivers find versions. All methods may block.
+pub trait VersionSource: Send + Sync {
     /// The manifest of a committed version.
     fn manifest(&self, version: &WeightVersion) -> Result<Manifest, WeightsError>;
     /// The payload of a committed version, checked against its manifest.
     fn payload(&self, manifest: &Manifest) -> Result<Vec<u8>, WeightsError>;
     /// The committed versions of a run and what they are made of.
     fn links(&self, run: &RunId) -> Result<BTreeMap<WeightVersion, Link>, WeightsError>;
+}
+
+/// What carries versions from the publisher to receivers. All methods may block.
+pub trait Carrier: VersionSource {
+    /// Stores a version, payload first, manifest last. Storing a committed version again replaces it by the same.
+    fn commit(&self, manifest: &Manifest, payload: &[u8]) -> Result<(), WeightsError>;
     /// Forgets a version.
     fn remove(&self, version: &WeightVersion) -> Result<(), WeightsError>;
 }
@@ -42,40 +46,43 @@ impl DirectoryCarrier {
     fn place(&self, version: &WeightVersion) -> PathBuf {
         self.dir.join(format!("v{:06}", version.number))
     }
-}
 
-impl Carrier for DirectoryCarrier {
-    fn commit(&self, manifest: &Manifest, payload: &[u8]) -> Result<(), WeightsError> {
-        let place = self.place(&manifest.version);
-        let beside = place.with_extension("part");
-        if beside.exists() {
-            fs::remove_dir_all(&beside).map_err(|error| WeightsError::file(&beside, &error))?;
-        }
-        fs::create_dir_all(&beside).map_err(|error| WeightsError::file(&beside, &error))?;
-        write_synced(&beside.join("payload"), payload)?;
-        write_synced(&beside.join("manifest"), &manifest.to_bytes()?)?;
-        rename_synced(&beside, &place)
+    /// The file with a version's payload.
+    pub(crate) fn payload_file(&self, version: &WeightVersion) -> PathBuf {
+        self.place(version).join("payload")
     }
 
-    fn manifest(&self, version: &WeightVersion) -> Result<Manifest, WeightsError> {
+    /// The manifest of a committed version, as it lies there.
+    pub(crate) fn manifest_bytes(&self, version: &WeightVersion) -> Result<Vec<u8>, WeightsError> {
         let path = self.place(version).join("manifest");
         match fs::read(&path) {
-            Ok(bytes) => Manifest::from_bytes(&bytes, version),
+            Ok(bytes) => Ok(bytes),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 Err(WeightsError::Unpublished { version: version.clone() })
             }
             Err(error) => Err(WeightsError::file(&path, &error)),
         }
     }
+}
+
+/// A payload that is what its manifest promises.
+pub(crate) fn checked_payload(manifest: &Manifest, payload: Vec<u8>, place: &str) -> Result<Vec<u8>, WeightsError> {
+    if payload.len() as u64 == manifest.payload_bytes && sha256(&payload) == manifest.payload_sha256 {
+        return Ok(payload);
+    }
+    let reason = "its size or checksum is another one than its manifest promises".to_owned();
+    Err(WeightsError::Damaged { what: format!("the payload of {} ({place})", manifest.version), reason })
+}
+
+impl VersionSource for DirectoryCarrier {
+    fn manifest(&self, version: &WeightVersion) -> Result<Manifest, WeightsError> {
+        Manifest::from_bytes(&self.manifest_bytes(version)?, version)
+    }
 
     fn payload(&self, manifest: &Manifest) -> Result<Vec<u8>, WeightsError> {
-        let path = self.place(&manifest.version).join("payload");
+        let path = self.payload_file(&manifest.version);
         let payload = fs::read(&path).map_err(|error| WeightsError::file(&path, &error))?;
-        if payload.len() as u64 == manifest.payload_bytes && sha256(&payload) == manifest.payload_sha256 {
-            return Ok(payload);
-        }
-        let reason = "its size or checksum is another one than its manifest promises".to_owned();
-        Err(WeightsError::Damaged { what: format!("the payload of {} ({})", manifest.version, path.display()), reason })
+        checked_payload(manifest, payload, &path.display().to_string())
     }
 
     fn links(&self, run: &RunId) -> Result<BTreeMap<WeightVersion, Link>, WeightsError> {
@@ -91,6 +98,20 @@ impl Carrier for DirectoryCarrier {
             }
         }
         Ok(links)
+    }
+}
+
+impl Carrier for DirectoryCarrier {
+    fn commit(&self, manifest: &Manifest, payload: &[u8]) -> Result<(), WeightsError> {
+        let place = self.place(&manifest.version);
+        let beside = place.with_extension("part");
+        if beside.exists() {
+            fs::remove_dir_all(&beside).map_err(|error| WeightsError::file(&beside, &error))?;
+        }
+        fs::create_dir_all(&beside).map_err(|error| WeightsError::file(&beside, &error))?;
+        write_synced(&beside.join("payload"), payload)?;
+        write_synced(&beside.join("manifest"), &manifest.to_bytes()?)?;
+        rename_synced(&beside, &place)
     }
 
     fn remove(&self, version: &WeightVersion) -> Result<(), WeightsError> {

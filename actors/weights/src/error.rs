@@ -52,6 +52,14 @@ pub enum WeightsError {
         /// The fault point.
         point: &'static str,
     },
+    /// The node of the publisher did not give what was asked for (GR0808).
+    #[error("{publisher}: {reason}")]
+    Remote {
+        /// Who was asked.
+        publisher: String,
+        /// What happened.
+        reason: String,
+    },
     /// The work panicked (GR0807).
     #[error("{what} panicked; see the log")]
     Panicked {
@@ -75,6 +83,7 @@ impl WeightsError {
             Self::NoChain { .. } => "GR0805",
             Self::Injected { .. } => "GR0806",
             Self::Panicked { .. } => "GR0807",
+            Self::Remote { .. } => "GR0808",
         }
     }
 }
@@ -117,5 +126,10 @@ pub const ERRORS: &[ErrorPage] = &[
         code: "GR0807",
         cause: "publishing or applying weights panicked: a defect",
         remedy: "the log holds the place; keep the run directory and report it",
+    },
+    ErrorPage {
+        code: "GR0808",
+        cause: "the publisher's node did not answer, or its data plane did not give the bytes",
+        remedy: "see whether that node is alive and its data plane's port can be reached; the receiver tries again with the next update",
     },
 ];

@@ -30,8 +30,11 @@ pub struct PublisherArguments {
     pub carrier: Arc<dyn Carrier>,
     /// Its own directory, for the bases of deltas.
     pub bases_dir: PathBuf,
-    /// The receivers that must have acknowledged a version before it serves as a base.
-    pub receivers: Vec<String>,
+    /// The receivers that must have acknowledged a version before it serves as a base. `None` where they come and go: then
+    /// all that have acknowledged one of the last `keep_versions` versions; one that lags behind further gets the chain.
+    pub receivers: Option<Vec<String>>,
+    /// Where relative source directories lie.
+    pub source_root: PathBuf,
     /// Time and faults.
     pub seam: Seam,
 }
@@ -57,8 +60,13 @@ pub struct WeightPublisherState {
 impl WeightPublisherState {
     /// The newest version that every receiver holds.
     fn base(&self, version: &WeightVersion) -> Option<WeightVersion> {
-        let held: Vec<&WeightVersion> =
-            self.arguments.receivers.iter().map(|receiver| self.acknowledged.get(receiver)).collect::<Option<_>>()?;
+        let oldest = version.number.saturating_sub(self.arguments.config.keep_versions);
+        let held: Vec<&WeightVersion> = match &self.arguments.receivers {
+            Some(receivers) => {
+                receivers.iter().map(|receiver| self.acknowledged.get(receiver)).collect::<Option<_>>()?
+            }
+            None => self.acknowledged.values().filter(|held| held.number >= oldest).collect(),
+        };
         let base = held.into_iter().min()?;
         (base.run == version.run && base.number < version.number).then(|| base.clone())
     }
@@ -96,7 +104,7 @@ fn publish(
         let bytes_full = manifest.files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes as u64).sum();
         return Ok(report(&manifest, bytes_full, 1.0));
     }
-    let source = CheckpointFiles::open(Path::new(&request.source_dir))?;
+    let source = CheckpointFiles::open(&arguments.source_root.join(&request.source_dir))?;
     let anchor = config.anchor_every > 0 && version.number.is_multiple_of(config.anchor_every);
     let wanted_base = base.filter(|_| config.mode == WeightMode::Delta && !anchor);
     // a base that cannot be read any more costs a full version, nothing else

@@ -16,7 +16,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use crate::files::{CheckpointFiles, rename_synced};
 use crate::version::{build_checkpoint, verify_checkpoint};
 use crate::work::{do_blocking, own_directory};
-use crate::{Carrier, WeightsError, plan};
+use crate::{VersionSource, WeightsError, plan};
 
 /// What a WeightReceiver starts with.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct ReceiverArguments {
     /// Its name.
     pub receiver: String,
     /// Where versions come from.
-    pub carrier: Arc<dyn Carrier>,
+    pub carrier: Arc<dyn VersionSource>,
     /// Its own directory.
     pub dir: PathBuf,
     /// Time and faults.

@@ -14,7 +14,8 @@ use greenroom_messages::weights::{
 };
 use greenroom_messages::{RunId, WeightVersion};
 use greenroom_weights::{
-    Carrier, DirectoryCarrier, PublisherArguments, ReceiverArguments, WeightPublisher, WeightReceiver, WeightsConfig,
+    DirectoryCarrier, PublisherArguments, ReceiverArguments, VersionSource, WeightPublisher, WeightReceiver,
+    WeightsConfig,
 };
 use ractor::Actor;
 use rand::Rng;
@@ -46,7 +47,8 @@ impl Bench {
             config,
             carrier: carrier.clone(),
             bases_dir: dir.path().join("bases"),
-            receivers: vec!["host-0".into()],
+            receivers: Some(vec!["host-0".into()]),
+            source_root: std::path::PathBuf::new(),
             seam: seam.clone(),
         };
         let receiver = ReceiverArguments {

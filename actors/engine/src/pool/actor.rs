@@ -17,7 +17,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::time::Instant;
 
 use super::ApiFactory;
-use super::members::{Members, first_status};
+use super::members::{JOIN_LEASE_MS, Member, Members, first_status};
 use super::relay::{Answer, PendingTurn, Relayed, relay};
 use super::routing::Router;
 use super::update::update_fleet;
@@ -69,6 +69,8 @@ pub enum EnginePoolInput {
     Restart(EngineId),
     /// An engine that was to leave is drained, or has had its time.
     Drained(EngineId, Reply<Result<(), EngineFailure>>),
+    /// A host may have been silent for too long.
+    LookForSilence,
     /// The timer for this moment is due.
     Tick(u64),
     /// All proxies have ended.
@@ -277,6 +279,52 @@ impl EnginePoolState {
         }
     }
 
+    /// Takes in an engine whose host supervises its proxy; answers with what the fleet wants.
+    fn join(
+        &mut self,
+        spec: EngineSpec,
+        proxy: Address<EngineProxyMessage>,
+        myself: &ActorRef<EnginePoolInput>,
+    ) -> Result<Option<UpdateWeights>, EngineFailure> {
+        if self.closed {
+            return failure(EngineFailureKind::Closed, "the fleet is shutting down");
+        }
+        if self.members.is_own(&spec.engine) {
+            return failure(EngineFailureKind::Refused, format!("{} is there, and not from a host", spec.engine));
+        }
+        let status = first_status(&spec, EngineState::Connecting, None);
+        let joined = proxy.clone();
+        if self.members.join(spec, proxy, self.now_ms()) {
+            self.router.set_status(status);
+            let fleet = myself.clone();
+            spawn_named("engine-joined", async move {
+                // the proxy tells every change; where it stands already is asked for once
+                if let Ok(status) = ask(&joined, Deadline::after_ms(STOP_MS), EngineProxyMessage::Status).await {
+                    let _ = fleet.send_message(EnginePoolInput::Asked(EnginePoolMessage::Changed(status)));
+                }
+            });
+        }
+        let look_again = Duration::from_millis(JOIN_LEASE_MS + 1);
+        myself.send_after(look_again, || EnginePoolInput::LookForSilence);
+        Ok(self.wanted.clone())
+    }
+
+    /// A host that is silent has lost its engine, as far as the fleet can tell.
+    fn look_for_silence(&mut self) {
+        for engine in self.members.silent(self.now_ms()) {
+            let known = self.router.status(&engine).is_some_and(|status| status.state != EngineState::Lost);
+            let Some(spec) = self.members.spec(&engine).filter(|_| known) else { continue };
+            let trouble = format!("its host was not heard of for {} s", JOIN_LEASE_MS / 1_000);
+            self.router.set_status(first_status(spec, EngineState::Lost, Some(trouble.clone())));
+            self.record(RunEvent::EngineMoved {
+                engine,
+                state: EngineState::Lost,
+                version: None,
+                trouble: Some(trouble),
+            });
+        }
+    }
+
     fn on_remove(
         &mut self,
         engine: EngineId,
@@ -299,7 +347,7 @@ impl EnginePoolState {
     }
 
     async fn on_drained(&mut self, engine: EngineId, reply: Reply<Result<(), EngineFailure>>) {
-        if let Some(proxy) = self.members.by_engine.remove(&engine).and_then(|member| member.running) {
+        if let Some(proxy) = self.members.by_engine.remove(&engine).and_then(Member::running) {
             // Its turns, if any are left, are answered as lost by its end.
             let _ = proxy.stop_and_wait(None, Some(Duration::from_millis(STOP_MS))).await;
         }
@@ -315,7 +363,7 @@ impl EnginePoolState {
             }
         }
         let members = std::mem::take(&mut self.members.by_engine).into_values();
-        let proxies: Vec<_> = members.filter_map(|member| member.running).collect();
+        let proxies: Vec<_> = members.filter_map(Member::running).collect();
         let pool = myself.clone();
         spawn_named("engine-shutdown", async move {
             let limit = Some(Duration::from_millis(STOP_MS));
@@ -334,6 +382,9 @@ impl EnginePoolState {
             }
             EnginePoolMessage::Add(spec, reply) => {
                 reply.send(self.add(spec, myself).await);
+            }
+            EnginePoolMessage::Join(spec, proxy, reply) => {
+                reply.send(self.join(spec, proxy, myself));
             }
             EnginePoolMessage::Remove(engine, reply) => self.on_remove(engine, reply, myself),
             EnginePoolMessage::Shutdown(reply) => self.on_shutdown(reply, myself),
@@ -404,6 +455,7 @@ impl Actor for EnginePool {
                     state.on_failed(&engine, &error.to_string(), &myself);
                 }
             }
+            EnginePoolInput::LookForSilence => state.look_for_silence(),
             EnginePoolInput::Drained(engine, reply) => state.on_drained(engine, reply).await,
             EnginePoolInput::Tick(due_ms) if state.wake_at_ms == Some(due_ms) => state.wake_at_ms = None,
             EnginePoolInput::Tick(_) => {}

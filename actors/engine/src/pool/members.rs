@@ -1,4 +1,5 @@
-//! The proxies of a fleet: started, restarted within their intensity, drained and forgotten.
+//! The proxies of a fleet: started, restarted within their intensity, drained and forgotten; or joined, from hosts of their
+//! own that supervise them.
 //!
 //! A proxy that fails takes nothing with it: its turns are answered as lost, its engine is `Lost` until a new proxy has
 //! verified it and loaded the wanted weights again, and after too many failures it stays lost, which is said aloud.
@@ -14,13 +15,42 @@ use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef};
 use super::actor::{EnginePoolArguments, EnginePoolInput};
 use crate::{EngineConfigError, EngineProxy, EngineProxyArguments, EngineProxyInput};
 
-/// One engine's proxy, running or to be started again.
+/// A host that has not said for this long that its engine is there has lost it.
+pub(super) const JOIN_LEASE_MS: u64 = 15_000;
+
+/// One engine's proxy.
 #[derive(Debug)]
 pub(super) struct Member {
     pub address: Address<EngineProxyMessage>,
-    pub running: Option<ActorRef<EngineProxyInput>>,
+    pub spec: EngineSpec,
+    pub kind: MemberKind,
+}
+
+/// Who supervises a proxy.
+#[derive(Debug)]
+pub(super) enum MemberKind {
+    /// The fleet itself: the proxy is running or to be started again.
+    Own(Box<OwnProxy>),
+    /// A host elsewhere, heard of last at this time of the clock.
+    Joined { heard_ms: u64 },
+}
+
+/// A proxy that the fleet supervises.
+#[derive(Debug)]
+pub(super) struct OwnProxy {
+    running: Option<ActorRef<EngineProxyInput>>,
     arguments: EngineProxyArguments,
     intensity: RestartIntensity,
+}
+
+impl Member {
+    /// The proxy, if it is the fleet's own and runs.
+    pub fn running(self) -> Option<ActorRef<EngineProxyInput>> {
+        match self.kind {
+            MemberKind::Own(own) => own.running,
+            MemberKind::Joined { .. } => None,
+        }
+    }
 }
 
 /// All of them, by name.
@@ -64,18 +94,50 @@ impl Members {
             distrust: false,
             incarnation: 0,
         };
-        let member = Member {
-            address: Address::unbound(&format!("engine-proxy {}", spec.engine)),
-            running: None,
-            arguments,
-            intensity: RestartIntensity::new(RestartPolicy::PATIENT),
-        };
+        let intensity = RestartIntensity::new(RestartPolicy::PATIENT);
+        let own = OwnProxy { running: None, arguments, intensity };
+        let address = Address::unbound(&format!("engine-proxy {}", spec.engine));
+        let member = Member { address, spec: spec.clone(), kind: MemberKind::Own(Box::new(own)) };
         self.by_engine.insert(spec.engine.clone(), member);
         Ok(())
     }
 
+    /// Takes an engine in whose host supervises its proxy. `true` when it, or its host's present proxy, is new here.
+    pub fn join(&mut self, spec: EngineSpec, address: Address<EngineProxyMessage>, now_ms: u64) -> bool {
+        let heard = self.by_engine.get(&spec.engine).and_then(|member| match member.kind {
+            MemberKind::Joined { heard_ms } => Some(heard_ms),
+            MemberKind::Own(_) => None,
+        });
+        let kind = MemberKind::Joined { heard_ms: now_ms };
+        self.by_engine.insert(spec.engine.clone(), Member { address, spec, kind });
+        heard.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
+    }
+
+    /// Whether the fleet supervises this engine's proxy itself.
+    pub fn is_own(&self, engine: &EngineId) -> bool {
+        self.by_engine.get(engine).is_some_and(|member| matches!(member.kind, MemberKind::Own(_)))
+    }
+
+    /// The engines whose hosts have been silent for too long.
+    pub fn silent(&self, now_ms: u64) -> Vec<EngineId> {
+        let is_silent = |member: &Member| match member.kind {
+            MemberKind::Joined { heard_ms } => now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS,
+            MemberKind::Own(_) => false,
+        };
+        let silent = self.by_engine.iter().filter(|(_, member)| is_silent(member));
+        silent.map(|(engine, _)| engine.clone()).collect()
+    }
+
+    fn own(&mut self, engine: &EngineId) -> Option<(&mut OwnProxy, &Address<EngineProxyMessage>)> {
+        let member = self.by_engine.get_mut(engine)?;
+        match &mut member.kind {
+            MemberKind::Own(own) => Some((own, &member.address)),
+            MemberKind::Joined { .. } => None,
+        }
+    }
+
     pub fn spec(&self, engine: &EngineId) -> Option<&EngineSpec> {
-        self.by_engine.get(engine).map(|member| &member.arguments.spec)
+        self.by_engine.get(engine).map(|member| &member.spec)
     }
 
     pub fn addresses(&self) -> Vec<(EngineId, Address<EngineProxyMessage>)> {
@@ -89,34 +151,37 @@ impl Members {
         wanted: Option<greenroom_messages::engine::UpdateWeights>,
         myself: &ActorRef<EnginePoolInput>,
     ) -> Result<(), ActorProcessingErr> {
-        let Some(member) = self.by_engine.get_mut(engine).filter(|member| member.running.is_none()) else {
+        let Some((own, address)) = self.own(engine).filter(|(own, _)| own.running.is_none()) else {
             return Ok(());
         };
-        member.arguments.wanted = wanted;
-        let arguments = member.arguments.clone();
+        own.arguments.wanted = wanted;
+        let arguments = own.arguments.clone();
         let (proxy, _) = Actor::spawn_linked(None, EngineProxy, arguments, myself.get_cell()).await?;
         // The one after this one cannot know what this one was in the middle of.
-        member.arguments.distrust = true;
-        member.arguments.incarnation += 1;
-        member.address.rebind(&proxy);
-        member.running = Some(proxy);
+        own.arguments.distrust = true;
+        own.arguments.incarnation += 1;
+        address.rebind(&proxy);
+        own.running = Some(proxy);
         Ok(())
     }
 
     /// The engine whose proxy this was; it is not running any more.
     pub fn ended(&mut self, actor: ActorId) -> Option<EngineId> {
-        let mut members = self.by_engine.iter_mut();
-        let (engine, member) =
-            members.find(|(_, member)| member.running.as_ref().is_some_and(|proxy| proxy.get_id() == actor))?;
-        member.running = None;
-        member.address.unbind();
-        Some(engine.clone())
+        let is_it = |member: &Member| match &member.kind {
+            MemberKind::Own(own) => own.running.as_ref().is_some_and(|proxy| proxy.get_id() == actor),
+            MemberKind::Joined { .. } => false,
+        };
+        let engine = self.by_engine.iter().find(|(_, member)| is_it(member)).map(|(engine, _)| engine.clone())?;
+        let (own, address) = self.own(&engine)?;
+        own.running = None;
+        address.unbind();
+        Some(engine)
     }
 
     /// Decides on a restart after a failure; `false` means that there will be none.
     pub fn restart_later(&mut self, engine: &EngineId, now_ms: u64, myself: &ActorRef<EnginePoolInput>) -> bool {
-        let Some(member) = self.by_engine.get_mut(engine) else { return false };
-        match member.intensity.on_failure(now_ms) {
+        let Some((own, _)) = self.own(engine) else { return false };
+        match own.intensity.on_failure(now_ms) {
             RestartDecision::RestartAfterMs(wait_ms) => {
                 let engine = engine.clone();
                 myself.send_after(Duration::from_millis(wait_ms), move || EnginePoolInput::Restart(engine));

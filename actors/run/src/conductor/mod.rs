@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use greenroom_messages::rollout::FinishedGroup;
 use greenroom_messages::run::StopMode;
-use greenroom_messages::trainer::{TrainReport, WarmStartReport};
+use greenroom_messages::trainer::{TrainReport, TrainerMessage, WarmStartReport};
 use greenroom_messages::{BatchId, EngineId, Purpose, RolloutId, Step, WeightVersion};
 use ractor::ActorRef;
 use tokio::sync::watch;
@@ -21,6 +21,8 @@ use crate::{BatchMetrics, BatchState, Facts, RunError, Schedule, StepCommit, res
 
 const REASSERT_MS: u64 = 30_000;
 const RETRY_WAIT_MS: u64 = 2_000;
+/// How many of those that are to be forgotten are named again.
+const FORGOTTEN_AGAIN: usize = 8;
 
 /// The state of a running Conductor.
 pub struct ConductorState {
@@ -266,12 +268,18 @@ impl ConductorState {
         if step == 0 { self.drive() } else { Ok(()) }
     }
 
+    /// Lets the trainer forget what the run can no longer need: checkpoints before the newest few, exports before the one
+    /// that is served. A message that is lost is made up for by the next, which names the last ones again.
     fn prune(&self) -> Result<(), RunError> {
         let keep = self.arguments.config.keep_checkpoints as usize;
-        let Some(directory) = self.arguments.directory.as_ref().filter(|_| keep > 0) else { return Ok(()) };
         let steps = self.arguments.database.committed_steps()?;
-        let kept: Vec<String> = steps.iter().rev().take(keep).map(|step| step.checkpoint.clone()).collect();
-        directory.prune(&kept, self.facts.committed.unwrap_or(0).saturating_sub(1))
+        let newest_first = || steps.iter().rev();
+        let checkpoints = newest_first().skip(keep).take(FORGOTTEN_AGAIN).filter(|_| keep > 0);
+        let exports = newest_first().skip(2).take(FORGOTTEN_AGAIN).map(|step| self.export_dir(step.step));
+        let forgotten = checkpoints.map(|step| self.checkpoint_dir(&step.checkpoint)).chain(exports).collect();
+        // a trainer that is gone forgets with the next message
+        let _ = self.arguments.parts.trainer.cast(TrainerMessage::Forget(forgotten));
+        Ok(())
     }
 
     pub(crate) fn on_published(

@@ -48,11 +48,7 @@ impl ConductorState {
     pub(super) fn publish(&mut self, number: u64) {
         self.enter(format!("publishing weights {number}"), None);
         let version = WeightVersion { run: self.arguments.run.clone(), number };
-        let export = self
-            .arguments
-            .directory
-            .as_ref()
-            .map_or_else(String::new, |directory| directory.export(number).to_string_lossy().into_owned());
+        let export = self.export_dir(number);
         let (chain, held, mistrusted) = (self.chain(), self.held(), self.failures > 0);
         let work = async move {
             if let Some(held) = held {
@@ -155,11 +151,15 @@ impl ConductorState {
         Some(Held { step: Step(self.facts.committed?), checkpoint })
     }
 
+    /// A checkpoint as the trainer names it.
     pub(super) fn checkpoint_dir(&self, name: &str) -> String {
-        self.arguments
-            .directory
-            .as_ref()
-            .map_or_else(|| name.to_owned(), |directory| directory.checkpoint(name).to_string_lossy().into_owned())
+        self.arguments.trainer_root.join("checkpoints").join(name).to_string_lossy().into_owned()
+    }
+
+    /// An export for the publisher, as the trainer names it.
+    pub(super) fn export_dir(&self, version: u64) -> String {
+        let exports = self.arguments.trainer_root.join("weights").join("export");
+        exports.join(format!("{version:06}")).to_string_lossy().into_owned()
     }
 
     /// Runs work as a task; its result comes back as an input. A panic in it comes back as a failed part.

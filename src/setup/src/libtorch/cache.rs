@@ -139,7 +139,11 @@ fn list(root: &Path) -> anyhow::Result<Value> {
             }
             let name = path.strip_prefix(root)?.to_string_lossy().into_owned();
             let size = path.metadata()?.len();
-            let sum = if name.starts_with("lib/") { Some(fetch::sha256(&path, "taking libtorch's checksums")?) } else { None };
+            let sum = if name.starts_with("lib/") {
+                Some(fetch::sha256(&path, "taking libtorch's checksums")?)
+            } else {
+                None
+            };
             files.insert(name, json!({ "bytes": size, "sha256": sum }));
         }
     }

@@ -1,0 +1,123 @@
+//! PublishedWeights: lets nodes without a shared directory read what the publisher committed.
+//!
+//! Manifests go by message, payloads by the data plane: the answer is a handle, and the bytes never pass a mailbox. It
+//! keeps no state but the handles of payloads already offered; the carrier's directory is the truth.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use greenroom_core::Seam;
+use greenroom_messages::weights::{BulkHandle, ManifestBytes, PublishedLink, PublishedWeightsMessage, WeightFailure};
+use greenroom_messages::{RunId, WeightVersion};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+
+use crate::carrier::VersionSource;
+use crate::work::do_blocking;
+use crate::{DirectoryCarrier, WeightsError};
+
+/// Offers files at the data plane.
+#[async_trait]
+pub trait BulkOffer: Send + Sync {
+    /// Makes a file's content available to other nodes until it is withdrawn.
+    async fn offer(&self, file: &Path) -> Result<BulkHandle, String>;
+    /// Ends that.
+    async fn withdraw(&self, handle: &BulkHandle);
+}
+
+/// What PublishedWeights starts with.
+#[derive(Clone)]
+pub struct PublishedWeightsArguments {
+    /// Where the publisher commits versions.
+    pub carrier: DirectoryCarrier,
+    /// The data plane.
+    pub offer: Arc<dyn BulkOffer>,
+    /// Time and faults.
+    pub seam: Seam,
+}
+
+/// The actor.
+#[derive(Debug, Default)]
+pub struct PublishedWeights;
+
+/// Its state.
+pub struct PublishedWeightsState {
+    arguments: PublishedWeightsArguments,
+    offered: BTreeMap<WeightVersion, BulkHandle>,
+}
+
+impl PublishedWeightsState {
+    async fn links(&self, run: RunId) -> Result<Vec<PublishedLink>, WeightFailure> {
+        let carrier = self.arguments.carrier.clone();
+        let (links, _) = do_blocking(&self.arguments.seam, "links", move || carrier.links(&run)).await?;
+        let link = |(version, link): (WeightVersion, crate::Link)| PublishedLink {
+            version,
+            base: link.base,
+            bytes: link.bytes,
+        };
+        Ok(links.into_iter().map(link).collect())
+    }
+
+    async fn payload(&mut self, version: WeightVersion) -> Result<BulkHandle, WeightFailure> {
+        if let Some(handle) = self.offered.get(&version) {
+            return Ok(handle.clone());
+        }
+        let (carrier, wanted) = (self.arguments.carrier.clone(), version.clone());
+        // a version without a manifest does not exist for anybody
+        do_blocking(&self.arguments.seam, "manifest", move || carrier.manifest(&wanted)).await?;
+        let file = self.arguments.carrier.payload_file(&version);
+        let offered = self.arguments.offer.offer(&file).await;
+        let handle = offered.map_err(|reason| WeightsError::File { path: file, reason })?;
+        self.offered.insert(version, handle.clone());
+        self.withdraw_swept().await;
+        Ok(handle)
+    }
+
+    /// What the publisher has swept is offered no more.
+    async fn withdraw_swept(&mut self) {
+        let carrier = &self.arguments.carrier;
+        let swept: Vec<WeightVersion> =
+            self.offered.keys().filter(|version| !carrier.payload_file(version).exists()).cloned().collect();
+        for version in swept {
+            if let Some(handle) = self.offered.remove(&version) {
+                self.arguments.offer.withdraw(&handle).await;
+            }
+        }
+    }
+}
+
+impl Actor for PublishedWeights {
+    type Msg = PublishedWeightsMessage;
+    type State = PublishedWeightsState;
+    type Arguments = PublishedWeightsArguments;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<Self::Msg>,
+        arguments: Self::Arguments,
+    ) -> Result<Self::State, ActorProcessingErr> {
+        Ok(PublishedWeightsState { arguments, offered: BTreeMap::new() })
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: Self::Msg,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            PublishedWeightsMessage::Links(run, reply) => {
+                reply.send(state.links(run).await);
+            }
+            PublishedWeightsMessage::Manifest(version, reply) => {
+                let bytes = state.arguments.carrier.manifest_bytes(&version);
+                reply.send(bytes.map(ManifestBytes).map_err(WeightFailure::from));
+            }
+            PublishedWeightsMessage::Payload(version, reply) => {
+                reply.send(state.payload(version).await);
+            }
+        }
+        Ok(())
+    }
+}

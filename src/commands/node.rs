@@ -1,0 +1,78 @@
+//! `greenroom node`: this machine's part of a run over several.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use greenroom::config;
+use greenroom::node::{Node, NodeConfig, NodeEnd};
+use greenroom::up::display::Display;
+use tokio::sync::mpsc;
+
+use crate::cli;
+use crate::telemetry::LogFile;
+
+/// The exit status of a node whose gang, or whose controller, did not come in time.
+const NOT_COMPLETE: u8 = 4;
+
+pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Result<ExitCode> {
+    let node = NodeConfig::load(&arguments.config)?;
+    let layers = config::Layers {
+        files: node.config.clone(),
+        environment: std::env::vars().collect(),
+        settings: arguments.set.clone(),
+    };
+    let config = config::load_for_run(&layers)?.config;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
+    let lies = node.state_dir.join("run");
+    let go_on = format!("greenroom node --config {}", arguments.config.display());
+    let end = runtime.block_on(drive(node, config, log_file));
+    runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+    match end {
+        Ok(NodeEnd::Run { end: Some(end), .. }) => super::up::ended(end, &lies, &go_on),
+        Ok(NodeEnd::Run { outcome, end: None }) => {
+            eprintln!("the run has ended: {outcome}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Ok(NodeEnd::Left) => {
+            eprintln!("left; come back with: {go_on}");
+            Ok(ExitCode::from(super::up::STOPPED))
+        }
+        Ok(NodeEnd::Failed(error)) => failed(error.into()),
+        Err(error) => failed(error),
+    }
+}
+
+/// A gang that is not complete has a status of its own, so that who starts nodes can tell it from a fault.
+fn failed(error: anyhow::Error) -> anyhow::Result<ExitCode> {
+    use greenroom::node::NodeError;
+    match error.downcast_ref::<NodeError>() {
+        Some(missing @ (NodeError::Gang { .. } | NodeError::NoController { .. })) => {
+            eprintln!("error: {}: {missing}", missing.code());
+            Ok(ExitCode::from(NOT_COMPLETE))
+        }
+        Some(known) => anyhow::bail!("{}: {known}", known.code()),
+        None => Err(error),
+    }
+}
+
+async fn drive(node: NodeConfig, config: config::Config, log_file: &LogFile) -> anyhow::Result<NodeEnd> {
+    let display = Display::new();
+    std::fs::create_dir_all(&node.state_dir).with_context(|| node.state_dir.display().to_string())?;
+    log_file.open(&node.state_dir.join("greenroom.log"))?;
+    let (sender, leave) = mpsc::unbounded_channel();
+    // from the first moment on: a node that waits for its gang must be stoppable, too
+    let signals = super::signals::pass_on(display.talk(), move |mode| {
+        // a node that has ended leaves without being told
+        let _ = sender.send(mode);
+    })?;
+    let started = Node::start(node, config, display.talk()).await;
+    let node = started.inspect_err(|_| signals.abort())?;
+    let following = node.progress().map(|progress| display.follow(progress));
+    let end = node.wait(leave).await;
+    signals.abort();
+    if let Some(following) = following {
+        following.abort();
+    }
+    Ok(end)
+}

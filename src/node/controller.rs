@@ -1,0 +1,183 @@
+//! The role `controller`: the run's directory and database, the Conductor, the fleet of engines, and where nodes enlist.
+//!
+//! It is the first to know the run and the last to leave it: nodes are answered as soon as it is in the cluster, the
+//! Conductor begins when the gang is complete, and the end of the run is told to every node.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use greenroom_core::{Address, ChildSpec, RestartPolicy};
+use greenroom_engine::EnginePool;
+use greenroom_messages::engine::EnginePoolMessage;
+use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, LEASE_BLOCK};
+use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus};
+use greenroom_messages::{Purpose, RunId};
+use greenroom_run::{
+    Conductor, ConductorArguments, ConductorParts, Database, Journal, JournalArguments, RunDirectory, RunEnd,
+};
+use greenroom_tokens::{ChatTemplate, Tokenizer};
+use tokio::sync::{oneshot, watch};
+
+use super::service;
+use super::site::Site;
+use crate::config::Config;
+use crate::up::{Talk, data, end};
+
+/// The run as it lies on the controller's disk.
+pub(super) struct Ledger {
+    pub(super) directory: RunDirectory,
+    pub(super) database: Database,
+}
+
+impl Ledger {
+    /// Opens the run in `dir`, or begins it there.
+    pub(super) fn open(dir: &Path, run: &RunId, config: &Config, seam: &greenroom_core::Seam) -> anyhow::Result<Self> {
+        let is_there = dir.join("run.db").exists();
+        let directory = if is_there { RunDirectory::resume(dir) } else { RunDirectory::create(dir) }?;
+        let text = toml::to_string_pretty(config)?;
+        directory.replace("config.toml", text.as_bytes())?;
+        let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
+        Ok(Self { directory, database })
+    }
+}
+
+/// Where nodes enlist.
+pub(super) fn enlistment(run: RunId, settings: String, first_lease: u64) -> Address<ControllerMessage> {
+    let next_lease = AtomicU64::new(first_lease);
+    Address::of_function("controller", move |message| {
+        let ControllerMessage::Enlist(enlist, reply) = message;
+        let answer = match first_difference(&settings, &enlist.settings) {
+            Some(difference) => Err(difference),
+            None => {
+                let first_lease = next_lease.fetch_add(LEASE_BLOCK, Ordering::Relaxed);
+                Ok(Enlisted { run: run.clone(), first_lease })
+            }
+        };
+        log_enlist(&enlist, &answer);
+        reply.send(answer);
+        Ok(())
+    })
+}
+
+fn log_enlist(enlist: &Enlist, answer: &Result<Enlisted, String>) {
+    let (node, roles) = (&enlist.node, enlist.roles.join(", "));
+    match answer {
+        Ok(_) => tracing::info!(node, roles, "a node has enlisted"),
+        Err(reason) => tracing::warn!(node, roles, reason, "a node was refused"),
+    }
+}
+
+/// The first line in which two texts of settings differ.
+fn first_difference(ours: &str, theirs: &str) -> Option<String> {
+    let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
+    loop {
+        match (ours.next(), theirs.next()) {
+            (None, None) => return None,
+            (one, other) if one == other => {}
+            (one, other) => {
+                let or_nothing = |line: Option<&str>| line.unwrap_or("nothing").to_owned();
+                return Some(format!(
+                    "the controller's settings say {}, this node's {}",
+                    or_nothing(one),
+                    or_nothing(other)
+                ));
+            }
+        }
+    }
+}
+
+/// The first lease number that nobody had before: above all in the database, and above all that earlier starts may have
+/// given out since.
+pub(super) fn first_lease(database: &Database, now_ms: u64) -> anyhow::Result<u64> {
+    // 2^20 numbers a millisecond: this holds until the year 2500
+    Ok(database.next_lease()?.0.max(now_ms.saturating_mul(LEASE_BLOCK)))
+}
+
+/// What the role runs, and how its run ends.
+pub(super) struct Controller {
+    pub(super) children: Vec<ChildSpec>,
+    pub(super) engines: Address<EnginePoolMessage>,
+    pub(super) journal: Address<JournalMessage>,
+    pub(super) conductor: Address<ConductorMessage>,
+    pub(super) progress: watch::Receiver<RunStatus>,
+    pub(super) ended: oneshot::Receiver<RunEnd>,
+    pub(super) end: end::End,
+}
+
+/// Makes the actors of the role, and offers them to the cluster.
+pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyhow::Result<Controller> {
+    let talk = site.talk.clone();
+    let (end, ended) = end::End::new();
+    let (progress_sender, progress) = watch::channel(RunStatus::default());
+    let engines = service::ENGINE_POOL.here(&site.cluster);
+    let conductor = service::CONDUCTOR.here(&site.cluster);
+    let journal = service::JOURNAL.here(&site.cluster);
+
+    let database = ledger.database.clone();
+    let clock = site.seam().clock;
+    let write = move || JournalArguments { database: database.clone(), clock, feed: None };
+    let pool = site.common.engine_pool(model_dir, site.common.external_engines())?;
+    let lead = conductor_arguments(site, ledger, &engines, &journal, progress_sender, talk, end.clone())?;
+    let policy = RestartPolicy::PATIENT;
+    let children = vec![
+        // a journal that cannot write must not be papered over
+        ChildSpec::at_address("journal", RestartPolicy::NEVER, || Journal, write, &journal),
+        ChildSpec::at_address("engine pool", policy, || EnginePool, move || pool.clone(), &engines),
+        ChildSpec::at_address("conductor", policy, || Conductor, move || lead.clone(), &conductor),
+    ];
+    Ok(Controller { children, engines, journal, conductor, progress, ended, end })
+}
+
+fn conductor_arguments(
+    site: &Site,
+    ledger: &Ledger,
+    engines: &Address<EnginePoolMessage>,
+    journal: &Address<JournalMessage>,
+    progress: watch::Sender<RunStatus>,
+    talk: Talk,
+    end: end::End,
+) -> anyhow::Result<ConductorArguments> {
+    let config = site.config();
+    let datasets = data::datasets(config)?;
+    let model_dir = config.path(&config.model.dir);
+    let tokenizer = Arc::new(Tokenizer::from_dir(&model_dir)?);
+    let template = Arc::new(ChatTemplate::from_dir(&model_dir)?);
+    Ok(ConductorArguments {
+        run: site.common.run.clone(),
+        config: config.run.clone(),
+        parts: ConductorParts {
+            rollouts: service::ROLLOUT_MANAGER.anywhere(&site.cluster),
+            engines: engines.clone(),
+            trainer: service::TRAINER.anywhere(&site.cluster),
+            publisher: service::PUBLISHER.anywhere(&site.cluster),
+            // each engine's host receives by itself
+            receivers: Vec::new(),
+            journal: journal.clone(),
+        },
+        database: ledger.database.clone(),
+        directory: Some(ledger.directory.clone()),
+        // relative directories lie in the trainer's own
+        trainer_root: PathBuf::new(),
+        warm_start: data::warm_start(config, &tokenizer, &template)?,
+        evaluation_tasks: site.common.measured_tasks(&datasets, Purpose::Train),
+        held_out_tasks: site.common.measured_tasks(&datasets, Purpose::HeldOut),
+        seam: site.seam().clone(),
+        progress,
+        talk,
+        on_end: Arc::new(move |ended| end.tell(ended)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_difference;
+
+    #[test]
+    fn the_first_difference_is_named() {
+        assert_eq!(first_difference("a = 1\nb = 2", "a = 1\nb = 2\n"), None);
+        let difference = first_difference("a = 1\nb = 2", "a = 1\nb = 3").unwrap();
+        assert!(difference.contains("b = 2") && difference.contains("b = 3"), "{difference}");
+        assert!(first_difference("a = 1", "a = 1\nb = 3").unwrap().contains("nothing"));
+    }
+}
