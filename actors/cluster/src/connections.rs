@@ -394,7 +394,7 @@ impl Hub {
         if !self.is_up(line.node(), line.incarnation()) {
             self.end_line(line.node(), line.incarnation(), "its connection was lost before it had joined");
         }
-        if was_ready && !self.stop.is_cancelled() {
+        if was_ready && !line.has_ended() && !self.stop.is_cancelled() {
             tracing::info!(node = line.node(), "a connection is lost; dialling anew");
             self.dials.kick();
         }

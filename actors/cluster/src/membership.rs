@@ -80,8 +80,11 @@ impl Membership {
 
     /// A sign of life.
     pub(crate) fn heard(&mut self, node: &str, incarnation: u64, now: Moment) -> Vec<MemberEvent> {
-        let Some(entry) = self.up(node, incarnation) else { return Vec::new() };
-        entry.heard_ms = entry.heard_ms.max(now.elapsed_ms);
+        let Some(entry) = self.up(node, incarnation).filter(|entry| entry.heard_ms < now.elapsed_ms) else {
+            // the same sign once more is no sign
+            return Vec::new();
+        };
+        entry.heard_ms = now.elapsed_ms;
         entry.member.last_heard_ms = entry.member.last_heard_ms.max(now.date_ms);
         if entry.member.state != MemberState::Suspect {
             return Vec::new();

@@ -44,18 +44,22 @@ fn silence_is_suspected_then_taken_for_death_and_a_return_is_a_join() {
     assert!(membership.tick(at(2999)).is_empty());
     assert_eq!(kinds(&membership.tick(at(3000))), ["suspect 5"]);
     assert!(membership.tick(at(4000)).is_empty(), "once");
+    assert!(membership.heard("a", 5, at(0)).is_empty(), "an old sign of life is none");
+    assert!(membership.tick(at(4000)).is_empty());
     assert_eq!(kinds(&membership.heard("a", 5, at(4000))), ["recovered 5"]);
     assert_eq!(kinds(&membership.tick(at(7000))), ["suspect 5"]);
-    assert_eq!(kinds(&membership.tick(at(14_000))), ["died 5"]);
-    assert!(membership.heard("a", 5, at(14_001)).is_empty(), "who is dead is not heard");
+    membership.excuse(1000);
+    assert!(membership.tick(at(14_000)).is_empty(), "a second in which nobody could be heard");
+    assert_eq!(kinds(&membership.tick(at(15_000))), ["died 5"]);
+    assert!(membership.heard("a", 5, at(15_001)).is_empty(), "who is dead is not heard");
     assert!(!membership.is_up("a", 5));
-    assert_eq!(kinds(&membership.joined(member("a", 5), at(15_000))), ["joined 5"]);
-    assert_eq!(kinds(&membership.joined(member("a", 6), at(15_001))), ["died 5", "joined 6"]);
-    assert!(membership.joined(member("a", 5), at(15_002)).is_empty(), "the older one stays out");
+    assert_eq!(kinds(&membership.joined(member("a", 5), at(16_000))), ["joined 5"]);
+    assert_eq!(kinds(&membership.joined(member("a", 6), at(16_001))), ["died 5", "joined 6"]);
+    assert!(membership.joined(member("a", 5), at(16_002)).is_empty(), "the older one stays out");
     assert_eq!(membership.newest("a"), Some(6));
-    assert!(membership.left("a", 5, at(15_003)).is_empty());
-    assert_eq!(kinds(&membership.left("a", 6, at(15_003))), ["left 6"]);
-    assert!(membership.joined(member("a", 5), at(15_004)).is_empty(), "even when the newer one has left");
+    assert!(membership.left("a", 5, at(16_003)).is_empty());
+    assert_eq!(kinds(&membership.left("a", 6, at(16_003))), ["left 6"]);
+    assert!(membership.joined(member("a", 5), at(16_004)).is_empty(), "even when the newer one has left");
 }
 
 #[derive(Clone, Debug)]

@@ -10,6 +10,8 @@ mod delivery;
 pub(crate) mod frame;
 mod numbering;
 mod pump;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

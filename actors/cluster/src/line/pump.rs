@@ -100,7 +100,7 @@ impl PeerLine {
     }
 
     /// Tells the other end which of our questions nobody awaits any more.
-    fn tell_abandoned(&self) {
+    pub(super) fn tell_abandoned(&self) {
         let mut state = self.lock();
         let gone = |(number, awaited): (&u64, &Box<dyn greenroom_core::wire::AwaitedAnswer>)| {
             awaited.is_abandoned().then_some(*number)
