@@ -97,7 +97,10 @@ async fn a_real_network_serves_scores_and_takes_new_weights() {
         let mut keyed = greedy.clone();
         keyed["extra_key"] = json!("run:1");
         let keyed = ask("/generate", keyed).await.json();
-        assert_eq!((&keyed["meta_info"]["cached_tokens"], &keyed["output_ids"]), (&json!(cached), &sampled["output_ids"]));
+        assert_eq!(
+            (&keyed["meta_info"]["cached_tokens"], &keyed["output_ids"]),
+            (&json!(cached), &sampled["output_ids"])
+        );
     }
     for key in ["extra_key", "cache_salt"] {
         let mut asked =
