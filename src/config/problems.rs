@@ -39,7 +39,7 @@ pub(super) fn find(tree: &Tree, wrong: Wrong) -> (Finding, Vec<String>) {
     let written = key(&path);
     match what {
         What::UnknownKey { key: unknown, known } => {
-            let place = [path.as_slice(), &[unknown.clone()]].concat();
+            let place = [path.as_slice(), std::slice::from_ref(&unknown)].concat();
             let whole = |name: &String| if written.is_empty() { name.clone() } else { format!("{written}.{name}") };
             let near = nearest(&unknown, &known).map(&whole);
             let advice = match &near {
