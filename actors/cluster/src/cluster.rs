@@ -15,6 +15,7 @@ use crate::hub::Hub;
 use crate::link::cookie::{Cookie, unguessable_number};
 use crate::link::listen::listen;
 use crate::link::preamble::{BUILD, Introduction};
+use crate::service::Audience;
 use crate::sessions::Sessions;
 use crate::{ClusterConfig, ClusterError, GangError, Member, MemberEvents, Missing};
 
@@ -50,8 +51,12 @@ impl Cluster {
         }
         let unbound =
             |error: std::io::Error| ClusterError::Bind { bind: config.bind.clone(), reason: error.to_string() };
-        let listener = TcpListener::bind(&config.bind).await.map_err(unbound)?;
-        let port = listener.local_addr().map_err(unbound)?.port();
+        // a shell dials only
+        let listener = match config.is_shell() {
+            true => None,
+            false => Some(TcpListener::bind(&config.bind).await.map_err(unbound)?),
+        };
+        let bound = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
         let not_started = |reason: String| ClusterError::Start { reason };
         let random = unguessable_number().map_err(|error| not_started(error.to_string()))?;
         let who = Introduction {
@@ -62,7 +67,7 @@ impl Cluster {
             // later starts have larger numbers; within a millisecond chance decides
             incarnation: seam.clock.now_ms() << 16 | random & 0xffff,
             roles: config.roles.clone(),
-            address: advertised(&config, port),
+            address: bound.map(|bound| advertised(&config, bound)).unwrap_or_default(),
         };
         let hub = Hub::new(who, config, seam, identity, cookie);
         let Introduction { node, incarnation, cluster, .. } = &hub.me;
@@ -71,7 +76,9 @@ impl Cluster {
         if hub.sessions.set(sessions).is_err() {
             return Err(not_started("it was started twice".into()));
         }
-        hub.spawn("cluster listener".into(), listen(hub.clone(), listener));
+        if let Some(listener) = listener {
+            hub.spawn("cluster listener".into(), listen(hub.clone(), listener));
+        }
         hub.spawn("cluster silence".into(), hub.clone().watch_silence());
         hub.dial_seeds();
         let Introduction { node, incarnation, address, .. } = &hub.me;
@@ -79,9 +86,15 @@ impl Cluster {
         Ok(Self { hub })
     }
 
-    /// Offers a service: messages for it reach `address` from every node. An earlier offer of the same name is replaced.
+    /// Offers a service: messages for it reach `address` from every node, but not from operators and viewers. An earlier
+    /// offer of the same name is replaced.
     pub fn serve<M: DeserializeOwned + Send + 'static>(&self, service: &str, address: &Address<M>) {
-        self.hub.offer(service, address);
+        self.hub.offer(service, address, Audience::Nodes);
+    }
+
+    /// Offers a service to operators and viewers as well; `address` looks at its [`caller`](crate::caller) itself.
+    pub fn serve_everybody<M: DeserializeOwned + Send + 'static>(&self, service: &str, address: &Address<M>) {
+        self.hub.offer(service, address, Audience::Everybody);
     }
 
     /// Offers a service no more.
@@ -181,18 +194,14 @@ impl Cluster {
 }
 
 /// The address at which others reach this node.
-fn advertised(config: &ClusterConfig, port: u16) -> String {
-    if config.is_shell() {
-        return String::new();
-    }
+fn advertised(config: &ClusterConfig, bound: std::net::SocketAddr) -> String {
     if !config.advertise.is_empty() {
         return config.advertise.clone();
     }
-    let bound = config.bind.parse::<std::net::SocketAddr>().map(|address| address.ip());
-    match bound {
-        Ok(ip) if !ip.is_unspecified() => std::net::SocketAddr::new(ip, port).to_string(),
-        _ => format!("{}:{port}", rustix::system::uname().nodename().to_string_lossy()),
+    if !bound.ip().is_unspecified() {
+        return bound.to_string();
     }
+    format!("{}:{}", rustix::system::uname().nodename().to_string_lossy(), bound.port())
 }
 
 fn check_certificate(config: &ClusterConfig, identity: &Identity) -> Result<(), ClusterError> {

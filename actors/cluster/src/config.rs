@@ -24,10 +24,10 @@ pub struct ClusterConfig {
     pub cluster: String,
     /// The roles this node plays, for gangs.
     pub roles: Vec<String>,
-    /// `IP:PORT` to listen at; port 0 takes a free one.
+    /// `IP:PORT` to listen at; port 0 takes a free one. A shell does not listen.
     pub bind: String,
     /// `HOST:PORT` at which other nodes reach this one. Empty: the address that is listened at, with the machine's name
-    /// where that is no address of its own. A shell is not dialled and advertises nothing.
+    /// where that is no address of its own.
     pub advertise: String,
     /// `HOST:PORT` of nodes to dial, resolved anew at each attempt. One that lives is enough: it names the others.
     pub seeds: Vec<String>,
@@ -150,10 +150,11 @@ impl ClusterConfig {
     /// Whether other machines can reach the address that is listened at.
     pub fn is_public(&self) -> bool {
         let address = self.bind.parse::<std::net::SocketAddr>();
-        address.is_ok_and(|address| match address.ip() {
-            IpAddr::V4(ip) => !ip.is_loopback(),
-            IpAddr::V6(ip) => !ip.is_loopback(),
-        })
+        !self.is_shell()
+            && address.is_ok_and(|address| match address.ip() {
+                IpAddr::V4(ip) => !ip.is_loopback(),
+                IpAddr::V6(ip) => !ip.is_loopback(),
+            })
     }
 
     /// Checks the settings.

@@ -11,7 +11,7 @@ use greenroom_identity::{CertificateRole, PeerIdentity};
 
 use crate::agent::{AgentMessage, agent_name};
 use crate::hub::Hub;
-use crate::line::{Ends, PeerLine, Way, pump_line};
+use crate::line::{Ends, Owner, PeerLine, Way, pump_line};
 use crate::link::agree::{Accepted, Held, Standing, accepted, goes_on, takes_over};
 use crate::link::cookie::unguessable_number;
 use crate::link::handshake::Failure;
@@ -237,7 +237,7 @@ impl Hub {
             return line.clone();
         }
         let Introduction { node, incarnation, .. } = peer.who.clone();
-        let ends = Ends { id, me: self.me.node.clone(), node, incarnation };
+        let ends = Ends { id, me: self.me.node.clone(), node, incarnation, certificate: peer.certificate };
         let line = PeerLine::new(ends, self.limits(), self.seam.clock, self.owner());
         line.push_services(&self.offered());
         self.lines.write().unwrap_or_else(PoisonError::into_inner).insert(id, line.clone());
@@ -370,7 +370,7 @@ impl Hub {
         drop(peers);
         self.apply(|membership, now| membership.joined(member, now));
         // what it offers may have been heard before it was in
-        self.apply(|membership, _| membership.offers(line.node(), line.incarnation(), line.offered()));
+        Owner::offers(self, line);
         if let Some(hub) = self.arc()
             && !address.is_empty()
         {

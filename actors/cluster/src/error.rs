@@ -170,4 +170,9 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "a node that was let in sent what no node sends",
         remedy: "let all nodes run the same version; if they do, it is a defect: keep the logs and report it",
     },
+    ErrorPage {
+        code: "GR1218",
+        cause: "an operator or viewer asked a service that only nodes may ask",
+        remedy: "use the verbs of the shell; what steers needs the certificate of an operator",
+    },
 ];

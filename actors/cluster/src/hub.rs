@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use greenroom_core::wire::Target;
 use greenroom_core::{Address, Seam, spawn_named};
-use greenroom_identity::Identity;
+use greenroom_identity::{CertificateRole, Identity};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use crate::link::handshake::Failure;
 use crate::link::preamble::Introduction;
 use crate::membership::{Membership, Moment};
 use crate::quiet::Quiet;
-use crate::service::{Provider, Services};
+use crate::service::{Audience, Provider, Services};
 use crate::sessions::Sessions;
 use crate::{ClusterConfig, Member, MemberEvent, MemberState};
 
@@ -204,8 +204,11 @@ impl Hub {
     }
 
     /// Offers a service.
-    pub(crate) fn offer<M: DeserializeOwned + Send + 'static>(&self, service: &str, address: &Address<M>) {
-        self.services.offer(service, address, self.offers.fetch_add(1, Ordering::Relaxed));
+    pub(crate) fn offer<M>(&self, service: &str, address: &Address<M>, audience: Audience)
+    where
+        M: DeserializeOwned + Send + 'static,
+    {
+        self.services.offer(service, address, self.offers.fetch_add(1, Ordering::Relaxed), audience);
         self.offers_changed();
     }
 
@@ -286,13 +289,15 @@ impl Hub {
         }
     }
 
-    /// Tells people and subscribers of a peer that was turned away, or turned us away; not more than once a second each.
+    /// Tells people and subscribers of a peer that was turned away, or turned us away; not more than once a second for each
+    /// peer and code.
     pub(crate) fn report(&self, peer: &str, reason: &str) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.len() > REMEMBERED_REFUSALS {
             refusals.clear();
         }
-        let may_speak = refusals.entry(peer.to_owned()).or_default().may_speak();
+        let code = reason.split(':').next().unwrap_or_default();
+        let may_speak = refusals.entry(format!("{peer} {code}")).or_default().may_speak();
         drop(refusals);
         if let Some(left_out) = may_speak {
             tracing::warn!(peer, reason, left_out, "a peer was refused");
@@ -351,11 +356,15 @@ impl Hub {
 }
 
 impl Owner for Hub {
-    fn target(&self, service: &str) -> Option<Arc<dyn Target>> {
-        self.services.target(service)
+    fn target(&self, line: &PeerLine, service: &str) -> Result<Arc<dyn Target>, String> {
+        self.services.target(service, line.certificate())
     }
 
     fn offers(&self, line: &PeerLine) {
+        // who only looks and steers must not take the place of somebody who serves
+        if line.certificate().is_some_and(|role| role != CertificateRole::Node) {
+            return;
+        }
         self.apply(|membership, _| membership.offers(line.node(), line.incarnation(), line.offered()));
     }
 

@@ -36,4 +36,5 @@ pub use error::{ClusterError, ERRORS, GangError};
 pub use events::MemberEvents;
 pub use gang::Missing;
 pub use greenroom_identity::{CertificateRole, IdentityFiles};
+pub use line::{Caller, caller};
 pub use member::{Member, MemberEvent, MemberState};

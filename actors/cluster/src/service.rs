@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_core::Address;
 use greenroom_core::wire::{Target, deliver_over, target_of};
+use greenroom_identity::CertificateRole;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -37,6 +38,16 @@ struct Offer {
     target: Arc<dyn Target>,
     /// Tells a later offer of the same name from this one.
     number: u64,
+    audience: Audience,
+}
+
+/// Who may send messages to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    /// Nodes: whoever has the certificate of one; everybody where there is no TLS.
+    Nodes,
+    /// Operators and viewers as well; the service looks itself at who asks.
+    Everybody,
 }
 
 /// An address that follows a service.
@@ -93,8 +104,14 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Binding for Followed<M> {
 
 impl Services {
     /// Offers a service; an earlier one of the same name is replaced.
-    pub(crate) fn offer<M: DeserializeOwned + Send + 'static>(&self, service: &str, address: &Address<M>, number: u64) {
-        let offer = Offer { address: Box::new(address.clone()), target: target_of(address), number };
+    pub(crate) fn offer<M: DeserializeOwned + Send + 'static>(
+        &self,
+        service: &str,
+        address: &Address<M>,
+        number: u64,
+        audience: Audience,
+    ) {
+        let offer = Offer { address: Box::new(address.clone()), target: target_of(address), number, audience };
         self.offered.lock().unwrap_or_else(PoisonError::into_inner).insert(service.to_owned(), offer);
     }
 
@@ -108,10 +125,18 @@ impl Services {
         self.offered.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    /// Where messages for a service offered here go.
-    pub(crate) fn target(&self, service: &str) -> Option<Arc<dyn Target>> {
+    /// Where messages for a service offered here go, when they come from the bearer of this certificate; or why nowhere.
+    pub(crate) fn target(
+        &self,
+        service: &str,
+        certificate: Option<CertificateRole>,
+    ) -> Result<Arc<dyn Target>, String> {
         let offered = self.offered.lock().unwrap_or_else(PoisonError::into_inner);
-        offered.get(service).map(|offer| offer.target.clone())
+        let offer = offered.get(service).ok_or_else(|| format!("offers no service {service} (GR1216)"))?;
+        match certificate.filter(|role| *role != CertificateRole::Node && offer.audience == Audience::Nodes) {
+            Some(role) => Err(format!("lets no {role} ask {service} (GR1218)")),
+            None => Ok(offer.target.clone()),
+        }
     }
 
     /// The address that follows a service of a node, or of whichever node offers it.

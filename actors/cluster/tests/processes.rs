@@ -10,7 +10,7 @@ mod node;
 use std::time::{Duration, Instant};
 
 use driver::{Node, Proxy, asks, config, ended, wait_for_all, wait_until};
-use greenroom_cluster::{MemberEvent, MemberState};
+use greenroom_cluster::{ClusterConfig, MemberEvent, MemberState};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -155,22 +155,53 @@ fn a_stopped_node_is_dead_in_time_and_comes_back_clean() {
     assert_eq!(notes["most"], 1);
 }
 
+/// Two nodes that reach each other through proxies only.
+fn behind(to_a: &Proxy, to_b: &Proxy) -> (Node, Node) {
+    // ports are chosen here, so that the proxies know them
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let start = |name: &str, seeds: &[&str], proxy: &Proxy| {
+        let bind = free();
+        proxy.leads_to(&bind);
+        Node::start(&ClusterConfig { bind, advertise: proxy.address.clone(), ..config(name, seeds) })
+    };
+    let a = start("a1", &[], to_a);
+    let b = start("b1", &[&to_a.address], to_b);
+    wait_for_all(&[&a, &b]);
+    (a, b)
+}
+
+#[test]
+fn a_network_that_drops_packets_without_a_word_is_found_and_heals() {
+    for (to, back) in [(false, false), (false, true), (true, false)] {
+        let (to_a, to_b) = (Proxy::new(), Proxy::new());
+        let (a, b) = behind(&to_a, &to_b);
+        let held = [(&a, "b1"), (&b, "a1")].map(|(node, other)| node.begin(asks(other, "hold", 5, 5, 0, 60_000, 0)));
+        wait_until("the questions are there", LONG, || a.call(json!({ "do": "notes", "node": "b1" }))["notes"] == 0);
+        let began = Instant::now();
+        for (proxy, to, back) in [(&to_a, to, back), (&to_b, back, to)] {
+            proxy.lets_through(to, back);
+        }
+        for held in held {
+            let held = held.recv_timeout(LONG).unwrap();
+            assert_eq!(ended(&held, "GR0007"), 5, "to {to} back {back}: {held}");
+        }
+        let took = began.elapsed();
+        println!("silence to {to} back {back}: all questions failed after {took:?} (dead_ms 2000)");
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        to_a.lets_through(true, true);
+        to_b.lets_through(true, true);
+        wait_for_all(&[&a, &b]);
+        for (node, other) in [(&a, "b1"), (&b, "a1")] {
+            let tally = node.count(other, 100, 10, 0);
+            assert_eq!(ended(&tally, "answered"), 100, "{tally}");
+        }
+    }
+}
+
 #[test]
 fn a_connection_cut_among_ten_thousand_questions_loses_and_repeats_none() {
     let (to_a, to_b) = (Proxy::new(), Proxy::new());
-    // ports are chosen here, so that the proxies know them
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (at_a, at_b) = (free(), free());
-    to_a.leads_to(&at_a);
-    to_b.leads_to(&at_b);
-    let start = |name: &str, bind: &str, seeds: &[&str], proxy: &Proxy| {
-        let config = config(name, seeds);
-        let (bind, advertise) = (bind.to_owned(), proxy.address.clone());
-        Node::start(&greenroom_cluster::ClusterConfig { bind, advertise, ..config })
-    };
-    let a = start("a1", &at_a, &[], &to_a);
-    let b = start("b1", &at_b, &[&to_a.address], &to_b);
-    wait_for_all(&[&a, &b]);
+    let (a, b) = behind(&to_a, &to_b);
     let (one_way, other_way) = (
         a.begin(asks("b1", "count", 10_000, 64, 0, 60_000, 0)),
         b.begin(asks("a1", "count", 10_000, 64, 0, 60_000, 0)),
@@ -201,7 +232,7 @@ fn a_connection_cut_among_ten_thousand_questions_loses_and_repeats_none() {
 
 #[test]
 fn megabytes_under_way_delay_no_heartbeat() {
-    let quick = |name: &str, seeds: &[&str]| greenroom_cluster::ClusterConfig {
+    let quick = |name: &str, seeds: &[&str]| ClusterConfig {
         heartbeat_ms: 20,
         suspect_ms: 1000,
         dead_ms: 10_000,
@@ -227,7 +258,7 @@ fn megabytes_under_way_delay_no_heartbeat() {
 #[test]
 #[ignore = "a measurement: for a quiet machine"]
 fn measured_asks_and_messages() {
-    let slow = |name: &str, seeds: &[&str]| greenroom_cluster::ClusterConfig {
+    let slow = |name: &str, seeds: &[&str]| ClusterConfig {
         heartbeat_ms: 1000,
         suspect_ms: 3000,
         dead_ms: 10_000,

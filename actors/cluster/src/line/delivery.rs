@@ -13,7 +13,7 @@ use greenroom_core::wire::{Line, Target};
 use super::arrivals::{Content, Due, Lane};
 use super::frame::{Batch, BulkHandle, Frame, Outcome, Packed, Payload, SIGNAL, To};
 use super::numbering::Receipt;
-use super::{DROPPED, PeerLine};
+use super::{CALLER, Caller, DROPPED, PeerLine};
 
 impl PeerLine {
     /// Takes a batch apart that arrived for this line.
@@ -185,10 +185,10 @@ impl PeerLine {
                 }
             }
             (Lane::Service(name), Some(bytes)) => {
-                let target = self.owner.upgrade().and_then(|owner| owner.target(name));
-                match target {
-                    Some(target) => self.deliver(&*target, packed, bytes),
-                    None => self.undeliverable(packed, &format!("{} offers no service {name} (GR1216)", self.me)),
+                let Some(owner) = self.owner.upgrade() else { return };
+                match owner.target(self, name) {
+                    Ok(target) => self.deliver(&*target, packed, bytes),
+                    Err(reason) => self.undeliverable(packed, &format!("{} {reason}", self.me)),
                 }
             }
         }
@@ -197,8 +197,11 @@ impl PeerLine {
     fn deliver(&self, target: &dyn Target, packed: &Packed, bytes: &[u8]) {
         let line: Arc<dyn Line> = self.as_line();
         let before = DROPPED.replace(Some((self.id, Vec::new())));
+        let caller = Caller { node: self.node.clone(), certificate: self.certificate };
+        let caller_before = CALLER.replace(Some(caller));
         // a decoder or an adapter that panics must not take all other lines with it
         let delivered = catch_unwind(AssertUnwindSafe(|| target.deliver(&line, bytes)));
+        CALLER.replace(caller_before);
         let dropped = DROPPED.replace(before).map(|(_, questions)| questions).unwrap_or_default();
         let delivered = delivered.unwrap_or_else(|_| Err("it panicked while the message was put together".into()));
         match delivered {

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use greenroom_core::wire::{AwaitedAnswer, Line, Target};
 use greenroom_core::{Abandonment, Clock, Unanswered};
+use greenroom_identity::CertificateRole;
 use tokio::sync::Notify;
 
 use crate::bulk::state::{Chunk, Inbox, Outbox};
@@ -41,8 +42,8 @@ pub(crate) type Way = Arc<dyn Fn(Vec<u8>) -> bool + Send + Sync>;
 
 /// The node to whom a line belongs.
 pub(crate) trait Owner: Send + Sync {
-    /// Where messages for a service of this node go.
-    fn target(&self, service: &str) -> Option<Arc<dyn Target>>;
+    /// Where messages for a service of this node go that come over this line; or why nowhere.
+    fn target(&self, line: &PeerLine, service: &str) -> Result<Arc<dyn Target>, String>;
     /// The other end said what it offers; the line remembers it.
     fn offers(&self, line: &PeerLine);
     /// The other end said good-bye.
@@ -72,6 +73,7 @@ pub(crate) struct PeerLine {
     id: u64,
     node: String,
     incarnation: u64,
+    certificate: Option<CertificateRole>,
     me: String,
     limits: LineLimits,
     clock: Clock,
@@ -109,10 +111,28 @@ struct State {
 }
 
 thread_local! {
+    /// While a message is delivered on this thread: who sent it.
+    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
     /// What the message being packed on this thread refers to, and the line it is packed for.
     static PACKED: RefCell<(u64, Packed)> = RefCell::default();
     /// While a message is delivered on this thread: its line, and the questions in it that were dropped meanwhile.
     static DROPPED: RefCell<Option<(u64, Vec<u64>)>> = const { RefCell::new(None) };
+}
+
+/// Who sent a message that is being delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The node.
+    pub node: String,
+    /// The role of its certificate; `None` without TLS.
+    pub certificate: Option<CertificateRole>,
+}
+
+/// Who sent the message that is being delivered, inside the function of a served
+/// [`Address::of_function`](greenroom_core::Address::of_function); `None` when it comes from this process, and in actors,
+/// which take their messages later.
+pub fn caller() -> Option<Caller> {
+    CALLER.with_borrow(Clone::clone)
 }
 
 fn note_packed(line: u64, note: impl FnOnce(&mut Packed)) {
@@ -134,11 +154,13 @@ pub(crate) struct Ends {
     pub me: String,
     pub node: String,
     pub incarnation: u64,
+    /// The role of the other end's certificate.
+    pub certificate: Option<CertificateRole>,
 }
 
 impl PeerLine {
     pub(crate) fn new(ends: Ends, limits: LineLimits, clock: Clock, owner: Weak<dyn Owner>) -> Arc<Self> {
-        let Ends { id, me, node, incarnation } = ends;
+        let Ends { id, me, node, incarnation, certificate } = ends;
         let bounds = Bounds {
             frames: limits.unacknowledged_messages,
             bytes: limits.unacknowledged_bytes,
@@ -162,6 +184,7 @@ impl PeerLine {
             id,
             node,
             incarnation,
+            certificate,
             me,
             limits,
             clock,
@@ -188,6 +211,10 @@ impl PeerLine {
 
     pub(crate) fn incarnation(&self) -> u64 {
         self.incarnation
+    }
+
+    pub(crate) fn certificate(&self) -> Option<CertificateRole> {
+        self.certificate
     }
 
     /// The line as those who pack see it.

@@ -14,6 +14,7 @@ use crate::line::frame::{Batch, BatchWriter};
 enum Say {
     Double(u64, Reply<u64>),
     Hold(Reply<u64>),
+    Who(Reply<Option<(String, bool)>>),
     Call(Address<Say>, Reply<u64>),
     Large(Vec<u64>, Reply<Vec<u64>>),
 }
@@ -31,8 +32,9 @@ struct Stub {
 }
 
 impl Owner for Stub {
-    fn target(&self, service: &str) -> Option<Arc<dyn Target>> {
-        self.target.lock().unwrap().clone().filter(|_| service == "echo")
+    fn target(&self, _: &PeerLine, service: &str) -> Result<Arc<dyn Target>, String> {
+        let target = self.target.lock().unwrap().clone().filter(|_| service == "echo");
+        target.ok_or_else(|| format!("offers no service {service} (GR1216)"))
     }
     fn offers(&self, _: &PeerLine) {}
     fn leaving(&self, _: &PeerLine) {}
@@ -68,7 +70,13 @@ impl Pair {
         let owners = [Arc::<Stub>::default(), Arc::<Stub>::default()];
         let wires = [Wire::default(), Wire::default()];
         let end = |me: &str, node: &str, owner: &Arc<Stub>, wire: &Wire| {
-            let ends = Ends { id: 1, me: me.into(), node: node.into(), incarnation: 1 };
+            let ends = Ends {
+                id: 1,
+                me: me.into(),
+                node: node.into(),
+                incarnation: 1,
+                certificate: Some(CertificateRole::Operator),
+            };
             let owner: Weak<dyn Owner> = Arc::downgrade(&(owner.clone() as Arc<dyn Owner>));
             let line = PeerLine::new(ends, LIMITS, Clock::system(), owner);
             let wire = wire.clone();
@@ -152,6 +160,9 @@ fn echo(held: &Held) -> Address<Say> {
     Address::of_function("echo", move |say| {
         match say {
             Say::Double(number, reply) => drop(reply.send(2 * number)),
+            Say::Who(reply) => drop(
+                reply.send(caller().map(|caller| (caller.node, caller.certificate == Some(CertificateRole::Operator)))),
+            ),
             Say::Hold(reply) => held.lock().unwrap().push(reply),
             // whom the address leads to answers in its place
             Say::Call(address, reply) => address.cast(Say::Double(21, reply)).map_err(|_| ())?,
@@ -173,6 +184,8 @@ async fn questions_addresses_and_bulk_cross_and_leave_nothing_behind() {
     let (pair, held) = (Pair::new(), Held::default());
     pair.serve(&held);
     assert_eq!(pair.ask("echo", |reply| Say::Double(4, reply)).await, Ok(8));
+    assert_eq!(pair.ask("echo", Say::Who).await, Ok(Some(("here".into(), true))), "who is asked knows who asks");
+    assert_eq!(caller(), None);
     let local = echo(&held);
     assert_eq!(pair.ask("echo", |reply| Say::Call(local, reply)).await, Ok(42), "a reply port goes there and back");
     let numbers: Vec<u64> = (0..1000).collect();

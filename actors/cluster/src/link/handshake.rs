@@ -121,7 +121,7 @@ impl Shaking {
         let name =
             ServerName::try_from("node.greenroom.internal").map_err(|error| Failure::NoNode(error.to_string()))?;
         let connecting = TlsConnector::from(config).connect(name, stream);
-        let stream = within(deadline, "TLS", connecting).await?;
+        let stream = within(deadline, "the TLS handshake", connecting).await?;
         let (_, session) = stream.get_ref();
         let party = session.peer_certificates().map(greenroom_identity::peer_of);
         let channel = session.export_keying_material([0; 32], CHANNEL_LABEL, None);
@@ -136,7 +136,7 @@ impl Shaking {
     ) -> Result<Self, Failure> {
         let Some(identity) = identity else { return Ok(Self::plain(stream, deadline)) };
         let accepting = TlsAcceptor::from(identity.server_config(ALPN)).accept(stream);
-        let stream = within(deadline, "TLS", accepting).await?;
+        let stream = within(deadline, "the TLS handshake (is TLS set on both sides?)", accepting).await?;
         let (_, session) = stream.get_ref();
         let party = session.peer_certificates().map(greenroom_identity::peer_of);
         let channel = session.export_keying_material([0; 32], CHANNEL_LABEL, None);
@@ -236,10 +236,10 @@ impl Shaking {
 
     async fn read(&mut self, kind: Kind) -> Result<Vec<u8>, Failure> {
         let stage = match kind {
-            Kind::Challenge => "waiting for the challenge",
-            Kind::Hello => "waiting for the introduction",
-            Kind::Welcome | Kind::Refused => "waiting for the welcome",
-            Kind::Begin => "waiting for the last word",
+            Kind::Challenge => "its challenge (is TLS set on both sides?)",
+            Kind::Hello => "its introduction",
+            Kind::Welcome | Kind::Refused => "its welcome",
+            Kind::Begin => "its last word",
         };
         let mut header = [0; HEADER_BYTES];
         within(self.deadline, stage, self.stream.read_exact(&mut header)).await?;
@@ -304,6 +304,6 @@ async fn within<T>(deadline: Deadline, stage: &str, work: impl Future<Output = i
     match tokio::time::timeout_at(deadline.instant(), work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(error)) => Err(Failure::of_io(&error)),
-        Err(_) => Err(Failure::NoNode(format!("it fell silent while {stage}"))),
+        Err(_) => Err(Failure::NoNode(format!("it fell silent during {stage}"))),
     }
 }

@@ -1,9 +1,10 @@
 //! Starts nodes as processes, gives them commands, and ends them.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -179,6 +180,22 @@ pub struct Proxy {
     pub address: String,
     target: Arc<Mutex<String>>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
+    /// Whether what comes is held: on the way to the target, and on the way back.
+    holds: Arc<[AtomicBool; 2]>,
+}
+
+/// Hands bytes on, or holds them while that is wanted, as a network that drops packets does; nobody is told.
+fn hand_on(mut from: TcpStream, mut to: TcpStream, holds: &AtomicBool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count) = from.read(&mut buffer) {
+        while holds.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if count == 0 || to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
 impl Proxy {
@@ -187,26 +204,31 @@ impl Proxy {
         let address = listener.local_addr().unwrap().to_string();
         let (target, streams) = (Arc::new(Mutex::new(String::new())), Arc::new(Mutex::new(Vec::new())));
         let (to, all) = (target.clone(), streams.clone());
+        let holds = Arc::<[AtomicBool; 2]>::default();
+        let held = holds.clone();
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let to: Result<SocketAddr, _> = to.lock().unwrap().parse();
                 let Some(onward) = to.ok().and_then(|to| TcpStream::connect(to).ok()) else { continue };
-                for (mut from, mut to) in [(&stream, &onward), (&onward, &stream)]
-                    .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()))
-                {
-                    thread::spawn(move || {
-                        let _ = std::io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(std::net::Shutdown::Both);
-                    });
+                for (way, (from, to)) in [(&stream, &onward), (&onward, &stream)].into_iter().enumerate() {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let held = held.clone();
+                    thread::spawn(move || hand_on(from, to, &held[way]));
                 }
                 all.lock().unwrap().extend([stream, onward]);
             }
         });
-        Self { address, target, streams }
+        Self { address, target, streams, holds }
     }
 
     pub fn leads_to(&self, address: &str) {
         *self.target.lock().unwrap() = address.to_owned();
+    }
+
+    /// Lets through what comes on the way to the target and on the way back, or holds it without a word.
+    pub fn lets_through(&self, to: bool, back: bool) {
+        self.holds[0].store(!to, Ordering::Relaxed);
+        self.holds[1].store(!back, Ordering::Relaxed);
     }
 
     pub fn cut(&self) -> usize {

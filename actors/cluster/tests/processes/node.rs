@@ -8,7 +8,7 @@ use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom_cluster::{Cluster, ClusterConfig, MemberEvent};
+use greenroom_cluster::{Cluster, ClusterConfig, MemberEvent, caller};
 use greenroom_core::ractor::{Actor, ActorProcessingErr, ActorRef};
 use greenroom_core::{Address, AskError, Deadline, Faults, Reply, Seam, ask, local_message, spawn_named};
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,10 @@ pub enum Work {
 }
 
 local_message!(Work);
+
+/// Asks the door who is seen there.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Hail(Reply<String>);
 
 #[derive(Default)]
 struct Worker {
@@ -167,6 +171,9 @@ enum Command {
         node: String,
         for_ms: u64,
     },
+    Hail {
+        node: String,
+    },
     Withdraw,
     Leave,
 }
@@ -202,6 +209,13 @@ async fn serve(config: ClusterConfig) {
     };
     let (worker, _) = Actor::spawn(None, WorkerActor, ()).await.unwrap();
     cluster.serve("worker", &Address::of(&worker));
+    let door = Address::of_function("door", |Hail(reply)| {
+        let known = caller().map(|caller| (caller.node, caller.certificate));
+        let text = known.map(|(node, role)| format!("{node} {}", role.map_or("anybody", |role| role.as_str())));
+        reply.send(text.unwrap_or_default());
+        Ok(())
+    });
+    cluster.serve_everybody("door", &door);
     let me = cluster.me();
     let node = Arc::new(Node {
         cluster,
@@ -277,6 +291,10 @@ impl Node {
                 json!({ "error": gang.err().map(|error| error.to_string()), "told": told })
             }
             Command::Rpc { node, for_ms } => self.round_trips(&node, for_ms).await,
+            Command::Hail { node } => {
+                let door = self.cluster.service(&node, "door");
+                json!({ "caller": ask(&door, Deadline::after_ms(5000), Hail).await.unwrap() })
+            }
             Command::Withdraw => {
                 self.cluster.withdraw("worker");
                 json!({})
