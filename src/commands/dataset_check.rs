@@ -15,10 +15,10 @@ use greenroom::config::{self, Config, Layers};
 use greenroom::core::spawn_named;
 use greenroom::messages::sandbox::{ExecOutcome, ExecRequest, SandboxFile, Shell};
 use greenroom::rollout::grading::{
-    CommandOutcome, GradeCommand, GradeError, GradeReason, GradeStep, Grader, GradingTask, InstanceCommits, Taken, Work,
+    CommandOutcome, GradeCommand, GradeError, GradeStep, Grader, GradingTask, InstanceCommits, Taken, Work,
 };
 use greenroom::rollout::{Dataset, GradingLimits, Task};
-use greenroom::sandbox::{ImageSpec, Labels, LocalProvider, Provider, SandboxBox, SandboxError};
+use greenroom::sandbox::{ImageSpec, Labels, LocalProvider, Provider, SandboxBox};
 use serde_json::Value;
 
 use crate::cli::CheckDataset;
@@ -246,11 +246,7 @@ impl<'a> TaskBox<'a> {
         let taken = grading.taken(&self.run(&grading.take_command()).await?);
         Ok(Ok(match taken {
             Taken::Not(reason) => Work::NotTaken(reason),
-            Taken::File(path) => match self.held.read_file(&path, self.setting.limits.change_bytes).await {
-                Ok(change) => Work::Change(change),
-                Err(SandboxError::Refused { .. }) => Work::NotTaken(GradeReason::ChangeNotTaken),
-                Err(error) => return Err(error.into()),
-            },
+            Taken::File(path) => Work::Change(self.held.read_file(&path, self.setting.limits.change_bytes).await?),
         }))
     }
 

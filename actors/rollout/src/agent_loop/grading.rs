@@ -11,10 +11,9 @@ use greenroom_messages::sandbox::Shell;
 
 use super::episode::Episode;
 use super::observation::command_outcome;
-use super::sandbox::{ExecCall, HeldBox};
+use super::sandbox::{ExecCall, HeldBox, sandbox_failed};
 use crate::grading::{
-    CommandOutcome, Grade, GradeCommand, GradeError, GradeReason, GradeStep, Grader, GradingTask, InstanceCommits,
-    Keep, Taken, Work,
+    CommandOutcome, Grade, GradeCommand, GradeError, GradeStep, Grader, GradingTask, InstanceCommits, Keep, Taken, Work,
 };
 use crate::{GradeIn, GradingLimits};
 
@@ -65,8 +64,9 @@ impl Episode<'_> {
             Taken::File(path) => path,
             Taken::Not(reason) => return Ok(Work::NotTaken(reason)),
         };
+        // Written a moment ago, with nothing of the agent's running: a box that does not give it is not the agent's doing.
         let change = held.read_file(path, self.setting.config.max_change_bytes).await?;
-        Ok(change.map_or_else(|_| Work::NotTaken(GradeReason::ChangeNotTaken), Work::Change))
+        change.map(Work::Change).map_err(|refusal| sandbox_failed("reading what the agent left", refusal))
     }
 
     /// The reward, found in boxes of its own, one after the other.
