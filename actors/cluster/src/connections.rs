@@ -21,6 +21,8 @@ use crate::{Member, MemberState, SHELL};
 
 /// How often nobody may listen at a peer's address, once its connection is lost, until it is held for dead.
 const UNREACHABLE_TIMES: u32 = 2;
+/// How many peers are kept before those who are gone are forgotten.
+const REMEMBERED_PEERS: usize = 4096;
 /// How long an old session may take to end before a new one begins regardless.
 const OLD_SESSION_MS: u64 = 2000;
 
@@ -222,6 +224,9 @@ impl Hub {
         party: Option<&PeerIdentity>,
         aftermath: &mut Aftermath,
     ) -> &'a mut Peer {
+        if peers.len() >= REMEMBERED_PEERS {
+            peers.retain(|_, peer| peer.line.is_some() || peer.standing.is_some());
+        }
         let peer = peers.entry(who.node.clone()).or_insert_with(|| Peer::new(who, party));
         if peer.who.incarnation < who.incarnation {
             peer.end_line(aftermath, "it was restarted");

@@ -29,8 +29,11 @@ pub(crate) struct Provider {
 #[derive(Default)]
 pub(crate) struct Services {
     offered: Mutex<BTreeMap<String, Offer>>,
-    bindings: Mutex<BTreeMap<(Option<String>, String, TypeId), Arc<dyn Binding>>>,
+    bindings: Mutex<BTreeMap<Follows, Arc<dyn Binding>>>,
 }
+
+/// What an address follows: a node or any, the service, and the type of its messages.
+type Follows = (Option<String>, String, TypeId);
 
 struct Offer {
     /// The `Address<M>` itself, for askers in this process.

@@ -1,5 +1,10 @@
 //! Real nodes, each a process of its own: joining, asking, and everything that ends either.
 
+// helpers of tests may panic; processes live in real time
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
+
+#[path = "processes/chaos.rs"]
+mod chaos;
 #[path = "processes/driver.rs"]
 mod driver;
 #[path = "processes/hostile.rs"]
@@ -155,12 +160,15 @@ fn a_stopped_node_is_dead_in_time_and_comes_back_clean() {
     assert_eq!(notes["most"], 1);
 }
 
+/// An address nobody listens at: chosen here, so that a proxy knows it before the node runs.
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
 /// Two nodes that reach each other through proxies only.
 fn behind(to_a: &Proxy, to_b: &Proxy) -> (Node, Node) {
-    // ports are chosen here, so that the proxies know them
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let start = |name: &str, seeds: &[&str], proxy: &Proxy| {
-        let bind = free();
+        let bind = free_address();
         proxy.leads_to(&bind);
         Node::start(&ClusterConfig { bind, advertise: proxy.address.clone(), ..config(name, seeds) })
     };

@@ -10,19 +10,21 @@ use std::sync::Arc;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufWriter};
 
-use crate::line::PeerLine;
+use crate::line::{Next, PeerLine};
 use crate::link::socket::{Cutter, ReadHalf, Stream, WriteHalf};
 use state::{CHUNK_BYTES, CHUNK_HEADER_BYTES, ChunkHeader};
 
 /// Carries bulk in both directions until the connection breaks or its control connection is gone.
 pub(crate) async fn carry(line: Arc<PeerLine>, stream: Stream, cutter: Cutter, control: u64) {
-    line.bulk_connected(cutter.clone());
+    let number = line.bulk_connected(cutter.clone());
     let (read, write) = stream.into_halves();
     tokio::select! {
         ended = receive(&line, read) => log(&line, &ended),
-        ended = send(&line, write, control) => log(&line, &ended),
+        ended = send(&line, write, number, control) => log(&line, &ended),
     }
     cutter.cut();
+    // a wake-up that was meant for a later connection is handed on
+    line.bulk_wake.notify_one();
 }
 
 fn log(line: &PeerLine, ended: &io::Result<()>) {
@@ -31,16 +33,20 @@ fn log(line: &PeerLine, ended: &io::Result<()>) {
     }
 }
 
-async fn send(line: &PeerLine, write: WriteHalf, control: u64) -> io::Result<()> {
+async fn send(line: &PeerLine, write: WriteHalf, number: u64, control: u64) -> io::Result<()> {
     let mut write = BufWriter::with_capacity(CHUNK_BYTES + CHUNK_HEADER_BYTES, write);
     while line.connection() == Some(control) {
-        let Some(chunk) = line.next_chunk() else {
-            write.flush().await?;
-            line.bulk_wake.notified().await;
-            continue;
-        };
-        write.write_all(&chunk.header()).await?;
-        write.write_all(chunk.bytes()).await?;
+        match line.next_chunk(number) {
+            Next::Chunk(chunk) => {
+                write.write_all(&chunk.header()).await?;
+                write.write_all(chunk.bytes()).await?;
+            }
+            Next::Nothing => {
+                write.flush().await?;
+                line.bulk_wake.notified().await;
+            }
+            Next::Superseded => return Ok(()),
+        }
     }
     Ok(())
 }

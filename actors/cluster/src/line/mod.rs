@@ -100,6 +100,8 @@ struct State {
     way: Option<(u64, Way)>,
     last_number: u64,
     last_blob: u64,
+    /// The present bulk connection's.
+    bulk_number: u64,
     awaited: BTreeMap<u64, Box<dyn AwaitedAnswer>>,
     asked: BTreeMap<u64, Arc<Abandonment>>,
     exported: BTreeMap<u64, Arc<dyn Target>>,
@@ -148,6 +150,15 @@ fn take_packed(line: u64) -> Packed {
     PACKED.with_borrow_mut(|(of, packed)| if *of == line { std::mem::take(packed) } else { Packed::default() })
 }
 
+/// What goes over a bulk connection.
+pub(crate) enum Next {
+    Chunk(Chunk),
+    /// Nothing at present.
+    Nothing,
+    /// Nothing any more: another connection carries the bulk.
+    Superseded,
+}
+
 /// What a line is between.
 pub(crate) struct Ends {
     pub id: u64,
@@ -172,6 +183,7 @@ impl PeerLine {
             way: None,
             last_number: 0,
             last_blob: 0,
+            bulk_number: 0,
             awaited: BTreeMap::new(),
             asked: BTreeMap::new(),
             exported: BTreeMap::new(),
@@ -314,19 +326,28 @@ impl PeerLine {
         self.bulk_wake.notify_one();
     }
 
-    /// A connection for bulk stands; an earlier one is cut. What is not confirmed is sent again.
-    pub(crate) fn bulk_connected(&self, cutter: Cutter) {
+    /// A connection for bulk stands; an earlier one is cut. What is not confirmed is sent again. Gives its number.
+    pub(crate) fn bulk_connected(&self, cutter: Cutter) -> u64 {
         let earlier = self.bulk.lock().unwrap_or_else(PoisonError::into_inner).replace(cutter);
         if let Some(earlier) = earlier {
             earlier.cut();
         }
-        self.lock().outbox.connected();
+        let mut state = self.lock();
+        state.outbox.connected();
+        state.bulk_number += 1;
+        let number = state.bulk_number;
+        drop(state);
         self.bulk_wake.notify_one();
+        number
     }
 
-    /// What goes next beside the control channel.
-    pub(crate) fn next_chunk(&self) -> Option<Chunk> {
-        self.lock().outbox.next()
+    /// What goes next over a bulk connection.
+    pub(crate) fn next_chunk(&self, number: u64) -> Next {
+        let mut state = self.lock();
+        if state.bulk_number != number {
+            return Next::Superseded;
+        }
+        state.outbox.next().map_or(Next::Nothing, Next::Chunk)
     }
 
     /// Sends a packed message to a service of the other end.

@@ -102,10 +102,8 @@ impl PeerLine {
     /// Tells the other end which of our questions nobody awaits any more.
     pub(super) fn tell_abandoned(&self) {
         let mut state = self.lock();
-        let gone = |(number, awaited): (&u64, &Box<dyn greenroom_core::wire::AwaitedAnswer>)| {
-            awaited.is_abandoned().then_some(*number)
-        };
-        let numbers: Vec<u64> = state.awaited.iter().filter_map(gone).collect();
+        let gone = state.awaited.iter().filter(|(_, awaited)| awaited.is_abandoned());
+        let numbers: Vec<u64> = gone.map(|(number, _)| *number).collect();
         let abandoned: Vec<_> = numbers.iter().filter_map(|number| state.awaited.remove(number)).collect();
         drop(state);
         drop(abandoned);

@@ -112,7 +112,7 @@ impl Pair {
                     moved = true;
                     to.receive(Batch::parse(&batch).unwrap());
                 }
-                while let Some(chunk) = from.next_chunk() {
+                while let Next::Chunk(chunk) = from.next_chunk(0) {
                     moved = true;
                     let header = crate::bulk::state::ChunkHeader::parse(&chunk.header());
                     let mut inbox = to.inbox.try_lock().unwrap();
