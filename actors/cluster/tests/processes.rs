@@ -1,7 +1,7 @@
 //! Real nodes, each a process of its own: joining, asking, and everything that ends either.
 
 // helpers of tests may panic; processes live in real time
-#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)]
 
 #[path = "processes/chaos.rs"]
 mod chaos;
