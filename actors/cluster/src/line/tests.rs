@@ -264,6 +264,13 @@ async fn the_end_of_a_line_ends_every_question_once() {
     assert!(pair.address::<Other>("echo").cast(Other::Seventh([0; 7])).is_err());
 }
 
+fn garble(bytes: &mut [u8], random: &mut greenroom_core::Random) {
+    for _ in 0..=random.next_u32() % 3 {
+        let at = random.next_u32() as usize % bytes.len();
+        bytes[at] = random.next_u32() as u8;
+    }
+}
+
 /// Whatever comes on a line is either taken or reported; nothing panics and no other line minds.
 fn garbage(cases: usize, seed: u64) {
     let mut random = Seed::new(seed).random();
@@ -280,19 +287,26 @@ fn garbage(cases: usize, seed: u64) {
             pair.here.pump();
         }
         let mut batch = pair.wires[0].lock().unwrap().first().cloned().unwrap();
-        if case % 3 == 0 {
-            let mut writer = BatchWriter::new(1, 0);
-            let mut frame = vec![0; (random.next_u32() % 100) as usize];
-            random.fill_bytes(&mut frame);
-            if let Some(kind) = frame.first_mut() {
-                *kind %= 14;
-            }
-            writer.push(u64::from(random.next_u32() % 4), &frame);
-            batch = writer.finish();
-        } else {
-            for _ in 0..=random.next_u32() % 3 {
-                let at = random.next_u32() as usize % batch.len();
-                batch[at] = random.next_u32() as u8;
+        let frames = std::iter::from_fn({
+            let mut real = Batch::parse(&batch).unwrap();
+            move || real.next().map(|frame| frame.unwrap().1.to_vec())
+        });
+        let mut frame = frames.last().unwrap();
+        match case % 3 {
+            // a real batch with some bytes changed
+            0 => garble(&mut batch, &mut random),
+            // a signal is taken whatever came before: frames of random bytes, and real ones with some bytes changed
+            kind => {
+                if kind == 1 {
+                    frame = vec![0; 1 + (random.next_u32() % 100) as usize];
+                    random.fill_bytes(&mut frame);
+                    frame[0] %= 14;
+                } else {
+                    garble(&mut frame, &mut random);
+                }
+                let mut writer = BatchWriter::new(1, 0);
+                writer.push(frame::SIGNAL, &frame);
+                batch = writer.finish();
             }
         }
         if let Ok(batch) = Batch::parse(&batch) {
