@@ -1,6 +1,6 @@
 //! The role `engine`: engines on this host, each with its proxy beside it, and the receiver of their weights.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +25,7 @@ pub(super) struct Engines {
 }
 
 /// What the role runs.
-pub(super) async fn engines(site: &Site, model_dir: &PathBuf) -> anyhow::Result<Engines> {
+pub(super) async fn engines(site: &Site, model_dir: &Path) -> anyhow::Result<Engines> {
     let node = &site.node.cluster.node;
     #[cfg(feature = "torch")]
     let mut embedded = Vec::new();

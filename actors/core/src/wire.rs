@@ -36,7 +36,8 @@ pub trait Line: Send + Sync {
     /// The message being packed holds an address: from now on messages may arrive for it. Gives its number.
     fn export(&self, target: Arc<dyn Target>) -> u64;
 
-    /// Sends a packed message to the target that the other end exported as `number`.
+    /// Sends a packed message to the target that the other end exported as `number`. Why that failed is the line's to log.
+    #[allow(clippy::result_unit_err)] // a sender acts on the failure alone, as at an `Address`
     fn send(&self, number: u64, message: Vec<u8>) -> Result<(), ()>;
 
     /// Nobody at this end holds the address of the other end's target `number` any more.
@@ -117,10 +118,14 @@ pub fn unpack<T: DeserializeOwned>(line: &Arc<dyn Line>, bytes: &[u8]) -> Result
     let failed = |reason: String| WireError { what: std::any::type_name::<T>(), reason };
     // a limit is part of bincode's type: the smallest of three that the bytes fit in
     let legacy = bincode::config::legacy();
-    let read = over(line, || match bytes.len() {
-        ..=SMALL => bincode::serde::decode_from_slice(bytes, legacy.with_limit::<SMALL>()),
-        ..=MIDDLE => bincode::serde::decode_from_slice(bytes, legacy.with_limit::<MIDDLE>()),
-        _ => bincode::serde::decode_from_slice(bytes, legacy.with_limit::<LARGEST_MESSAGE_BYTES>()),
+    let read = over(line, || {
+        if bytes.len() <= SMALL {
+            bincode::serde::decode_from_slice(bytes, legacy.with_limit::<SMALL>())
+        } else if bytes.len() <= MIDDLE {
+            bincode::serde::decode_from_slice(bytes, legacy.with_limit::<MIDDLE>())
+        } else {
+            bincode::serde::decode_from_slice(bytes, legacy.with_limit::<LARGEST_MESSAGE_BYTES>())
+        }
     });
     let (value, used) = read.map_err(|error| failed(error.to_string()))?;
     if used != bytes.len() {

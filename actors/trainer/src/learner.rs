@@ -5,7 +5,7 @@
 //! memory half-way, a stop inside a warm start) makes the state `Lost`, and only loading a checkpoint helps.
 //! Same weights, same batch, same settings and thread count give the same bits.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use greenroom_messages::trainer::{ExportWeights, SaveCheckpoint, TrainBatch, WarmStart, WarmStartReport};
 use greenroom_messages::{Step, WeightVersion};
@@ -34,6 +34,8 @@ use crate::warm_start;
 /// A trainer's tensors and what may be done with them.
 pub struct Learner {
     config: TrainerConfig,
+    /// The directory that the policy was opened from, where it was.
+    origin: Option<PathBuf>,
     model: Box<dyn PolicyModel>,
     export_kind: Kind,
     parameters: ParameterSet,
@@ -59,7 +61,8 @@ impl Learner {
         let export_kind =
             if config.export_dtype == DtypeChoice::Auto { kind } else { kind_on(config.export_dtype, device) };
         let model = DecoderModel::open(model_dir, device, kind)?;
-        Self::with_model(config, Box::new(model), export_kind, progress)
+        let learner = Self::with_model(config, Box::new(model), export_kind, progress)?;
+        Ok(Self { origin: Some(model_dir.to_owned()), ..learner })
     }
 
     /// Trains any model; `export_kind` is the element type of exported weights.
@@ -77,6 +80,7 @@ impl Learner {
         let optimizer = AdamW::new(&parameters)?;
         Ok(Self {
             config,
+            origin: None,
             model,
             export_kind,
             parameters,
@@ -138,12 +142,22 @@ impl Learner {
         request: &WarmStart,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<WarmStartReport, TrainerError> {
+        self.begin_anew()?;
         self.state.may_warm_start()?;
         self.guarded("warm start".to_owned(), |learner| {
             let report = learner.learn_demonstrations(request, is_wanted)?;
             learner.progress.settle();
             Ok(report)
         })
+    }
+
+    /// What a warm start that broke off left is thrown away: the policy is opened again. Anything else is left alone.
+    fn begin_anew(&mut self) -> Result<(), TrainerError> {
+        let Some(origin) = self.origin.clone() else { return Ok(()) };
+        if self.state.usable().is_err() && self.progress.status().fresh {
+            *self = Self::open(self.config.clone(), &origin, self.progress.clone())?;
+        }
+        Ok(())
     }
 
     /// Writes the weights as a Hugging Face directory.

@@ -328,6 +328,28 @@ fn exports_are_the_masters_and_can_be_opened() {
 }
 
 #[test]
+fn a_warm_start_that_broke_off_begins_anew_at_the_weights_it_began_with() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("v0");
+    let version = WeightVersion { run: RunId::new("test"), number: 0 };
+    let request = ExportWeights { version, dir: dir.to_str().unwrap().to_owned() };
+    learner(config()).0.export(&request).unwrap();
+    let sample = made_up_batch(1).groups[0].rollouts[0].samples[0].clone();
+    let samples = vec![sample; 8];
+    let demonstrations = WarmStart { samples, epochs: 1, tokens_per_step: 16, learning_rate: 1e-3, seed: 1 };
+    let open = || Learner::open(config(), &dir, Progress::default()).unwrap();
+    let mut whole = open();
+    let report = whole.warm_start(&demonstrations).unwrap();
+
+    let (mut broken, looks) = (open(), std::cell::Cell::new(0));
+    let until_the_third_look = || looks.replace(looks.get() + 1) < 2;
+    broken.warm_start_while(&demonstrations, &until_the_third_look).unwrap_err();
+    assert_eq!(broken.save(&SaveCheckpoint { step: Step(0), dir: String::new() }).unwrap_err().code(), "GR0710");
+    assert_eq!(broken.warm_start(&demonstrations).unwrap(), report);
+    assert_eq!(bits(&broken), bits(&whole));
+}
+
+#[test]
 fn bf16_weights_follow_f32_masters_that_keep_small_updates() {
     let (model_config, parameters) = small_model(5);
     let parameters = parameters.copy_to(Kind::BFloat16, Device::Cpu).unwrap();
