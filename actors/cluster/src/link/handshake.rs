@@ -214,9 +214,15 @@ impl Shaking {
         decode(&body).ok_or_else(|| no_node("its last word is none"))
     }
 
-    /// The dialler's last word.
+    /// The dialler's last word, and the other side's agreement.
     pub(crate) async fn begin(&mut self, begin: &Begin) -> Result<(), Failure> {
-        self.write(Kind::Begin, &encode(begin)).await
+        self.write(Kind::Begin, &encode(begin)).await?;
+        self.read(Kind::Agreed).await.map(drop)
+    }
+
+    /// The accepting side agrees.
+    pub(crate) async fn agree(&mut self) -> Result<(), Failure> {
+        self.write(Kind::Agreed, &[]).await
     }
 
     /// Tells the peer why there will be no connection, as far as it may know.
@@ -240,6 +246,7 @@ impl Shaking {
             Kind::Hello => "its introduction",
             Kind::Welcome | Kind::Refused => "its welcome",
             Kind::Begin => "its last word",
+            Kind::Agreed => "its agreement",
         };
         let mut header = [0; HEADER_BYTES];
         within(self.deadline, stage, self.stream.read_exact(&mut header)).await?;

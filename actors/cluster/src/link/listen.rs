@@ -110,9 +110,17 @@ async fn agree(
     let welcome = Welcome { who: hub.me.clone(), line, ended };
     let begin = shaking.welcome(hello, &welcome, &hub.cookie).await?;
     match purpose {
-        Purpose::Control => hub.accepted(who, shaking.party.as_ref(), &begin, cutter).map(Purposed::Control),
+        Purpose::Control => {
+            let agreed = hub.accepted(who, shaking.party.as_ref(), &begin, cutter)?;
+            if let Err(failure) = shaking.agree().await {
+                hub.lost(&agreed.line, agreed.connection, false);
+                return Err(failure);
+            }
+            Ok(Purposed::Control(agreed))
+        }
         Purpose::Bulk { line } => {
             let line = hub.line_to(who, *line).ok_or(Failure::Duplicate("the line of this bulk has ended"))?;
+            shaking.agree().await?;
             Ok(Purposed::Bulk(line))
         }
     }

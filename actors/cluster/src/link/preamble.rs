@@ -5,6 +5,7 @@
 //! dialler  -> acceptor  Hello      who it is, what the connection is for, and proof that it knows the cookie
 //! acceptor -> dialler   Welcome    who it is, which line it holds, and its proof; or Refused
 //! dialler  -> acceptor  Begin      which line goes on or begins; or Refused
+//! acceptor -> dialler   Agreed     from now on the connection carries its line; or Refused
 //! ```
 //!
 //! Each is a header (magic, protocol, kind, length) and a body of at most [`BODY_LIMIT_BYTES`]. The header, `Refused` and the
@@ -40,6 +41,7 @@ pub(crate) enum Kind {
     Welcome = 3,
     Refused = 4,
     Begin = 5,
+    Agreed = 6,
 }
 
 /// The first message, by the one who was dialled.
@@ -177,6 +179,7 @@ impl Header {
             3 => Some(Kind::Welcome),
             4 => Some(Kind::Refused),
             5 => Some(Kind::Begin),
+            6 => Some(Kind::Agreed),
             _ => None,
         };
         (bytes[..4] == MAGIC && length <= BODY_LIMIT_BYTES).then_some(Self { protocol, kind, length })
