@@ -1,12 +1,13 @@
 //! `greenroom-benchmark`: what greenroom measures and against whom; see `benchmark/README.md`.
 //!
 //! * [`result`]: the format that all benches share; [`table`]: the page made from it.
-//! * [`agent_path`], `policy_cpu`: the benches. Each runs ours and the peer by turns in one go.
+//! * [`agent_path`], [`dataplane`], `policy_cpu`: the benches. Each runs ours and the peer by turns in one go.
 //! * [`measure`], [`peer`]: time, processor time, and the other side.
 //!
 //! Talk goes to stderr; the results are files. A bench that fails writes nothing.
 
 mod agent_path;
+mod dataplane;
 mod measure;
 mod peer;
 #[cfg(feature = "torch")]
@@ -29,6 +30,8 @@ struct Arguments {
 enum Command {
     /// The agent path with an instant engine and an instant sandbox, next to mini-swe-agent.
     AgentPath(PeerOptions),
+    /// Bulk bytes by QUIC, TLS/TCP and a directory, next to plain TCP; a chain of receivers, next to one.
+    Dataplane,
     /// Training and generation on the CPU, next to transformers.
     #[cfg(feature = "torch")]
     PolicyCpu(PeerOptions),
@@ -52,6 +55,7 @@ struct PeerOptions {
 fn run() -> anyhow::Result<()> {
     match Arguments::parse().command {
         Command::AgentPath(options) => agent_path::run(&options.python)?.write(),
+        Command::Dataplane => dataplane::run()?.write(),
         #[cfg(feature = "torch")]
         Command::PolicyCpu(options) => policy_cpu::run(&options.python)?.write(),
         Command::AgentPathProfile { rounds } => agent_path::profile(rounds),

@@ -23,7 +23,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A shared directory; keeps the file of the object that is being read open.
 pub(crate) struct DirectoryPeer {
     dir: PathBuf,
-    open: Option<Arc<File>>,
+    /// The file, and whether it is finished.
+    open: Option<(Arc<File>, bool)>,
 }
 
 impl DirectoryPeer {
@@ -59,20 +60,18 @@ impl DirectoryPeer {
         loop {
             if self.open.is_none() {
                 let place = object_dir(&self.dir, id);
-                self.open = blocking(move || Ok(data_file_to_read(&place).ok().map(Arc::new))).await?;
+                let open = move || Ok(data_file_to_read(&place).ok().map(|(file, whole)| (Arc::new(file), whole)));
+                self.open = blocking(open).await?;
             }
-            let Some(file) = self.open.clone() else { return Ok(Reply::Unknown) };
+            let Some((file, whole)) = self.open.clone() else { return Ok(Reply::Unknown) };
             let (bytes, offset) = (manifest.chunk_len(index), manifest.offset(index));
             let chunk = blocking(move || read_chunk(&file, bytes, offset)).await?;
             let expected = manifest.chunks.get(index as usize);
             match chunk {
-                // the hash is taken again when the chunk is taken in: a chunk that is there is the rule, so the caller's
-                // check is not repeated here unless waiting is an option
-                Some(chunk) if wait_ms == 0 || expected == Some(&ChunkId::of(&chunk)) => {
-                    return Ok(Reply::Chunk(chunk));
-                }
-                Some(chunk) if deadline.has_passed() => return Ok(Reply::Chunk(chunk)),
-                None if deadline.has_passed() => return Ok(Reply::Late),
+                // of a finished file the caller's own check is enough; in one that is still filled, what does not fit has
+                // most likely not arrived
+                Some(chunk) if whole || expected == Some(&ChunkId::of(&chunk)) => return Ok(Reply::Chunk(chunk)),
+                _ if deadline.has_passed() => return Ok(Reply::Late),
                 _ => {}
             }
             self.open = None; // it may have been replaced

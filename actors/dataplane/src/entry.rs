@@ -293,6 +293,9 @@ pub(crate) fn data_file(dir: &Path) -> std::io::Result<(File, bool)> {
 }
 
 /// The same in a directory of somebody else's.
-pub(crate) fn data_file_to_read(dir: &Path) -> std::io::Result<File> {
-    File::open(dir.join(WHOLE)).or_else(|_| File::open(dir.join(ARRIVING)))
+pub(crate) fn data_file_to_read(dir: &Path) -> std::io::Result<(File, bool)> {
+    match File::open(dir.join(WHOLE)) {
+        Ok(file) => Ok((file, true)),
+        Err(_) => Ok((File::open(dir.join(ARRIVING))?, false)),
+    }
 }

@@ -66,6 +66,8 @@ struct Inner {
     config: StoreConfig,
     objects: Mutex<BTreeMap<ObjectId, Arc<Entry>>>,
     appeared: watch::Sender<u64>,
+    /// Held while an object's files are laid out: two fetches may begin the same one at once.
+    laying_out: Mutex<()>,
 }
 
 /// Objects by their ids. Cheap to clone; all clones are the same store.
@@ -101,7 +103,13 @@ impl Store {
             let reason = format!("must be {MIN_CHUNK_BYTES} to {MAX_CHUNK_BYTES}");
             return Err(DataplaneError::Config { key: "chunk_bytes", reason });
         }
-        let inner = Inner { dir, config, objects: Mutex::default(), appeared: watch::Sender::new(0) };
+        let inner = Inner {
+            dir,
+            config,
+            objects: Mutex::default(),
+            appeared: watch::Sender::new(0),
+            laying_out: Mutex::default(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -202,6 +210,10 @@ impl Store {
     pub(crate) fn begin(&self, manifest: Manifest, place: Place) -> Result<Arc<Entry>, DataplaneError> {
         let encoded = Bytes::from(manifest.encode()?);
         let id = ObjectId::of(&encoded);
+        let _laying_out = self.inner.laying_out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = self.known(id) {
+            return Ok(entry);
+        }
         let backing = match &self.inner.dir {
             Some(dir) if place == Place::Usual => Some(begin_file(&object_dir(dir, id), &manifest, &encoded)?),
             _ => None,
@@ -330,7 +342,8 @@ pub(crate) fn object_dir(dir: &Path, id: ObjectId) -> PathBuf {
 fn begin_file(place: &Path, manifest: &Manifest, encoded: &[u8]) -> Result<Backing, DataplaneError> {
     let begin = || {
         fs::create_dir_all(place)?;
-        let beside = place.join("manifest.part");
+        // another process may do the same on a shared volume
+        let beside = place.join(format!("manifest.{}", std::process::id()));
         fs::write(&beside, encoded)?;
         fs::rename(beside, place.join("manifest"))?;
         if let Ok((file, _)) = data_file(place) {

@@ -163,8 +163,9 @@ async fn two_fetches_of_one_object_into_one_store_fetch_it_once() {
     receiver.store.remove(id).unwrap();
     let store = receiver.store.clone();
     let mut options = within(30);
+    let removed = AtomicBool::new(false);
     options.on_progress = Some(Arc::new(move |progress| {
-        if progress.held == 20 {
+        if progress.held >= 20 && !removed.swap(true, Ordering::Relaxed) {
             store.remove(id).unwrap();
         }
     }));

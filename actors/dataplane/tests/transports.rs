@@ -67,12 +67,12 @@ async fn after_a_cut_only_what_was_under_way_is_sent_again() {
     let content = content(7, 4 * MIB);
     let id = source.put(world.dir.path(), &content);
     let under_way = u64::from(STREAMS * WINDOW_CHUNKS * CHUNK_BYTES);
-    // the manifest's own connection is the first: it is not cut, it is short
-    let cases = [(Transport::Tls, 4, 400_000), (Transport::Quic, 1, 1_500_000)];
-    for (transport, cuts, after_bytes) in cases {
+    // over TCP five connections would be cut: the manifest's own is too short for it, and which of two is cut first varies
+    let cases = [(Transport::Tls, 2, 400_000), (Transport::Quic, 1, 1_500_000)];
+    for (transport, least_cuts, after_bytes) in cases {
         let proxy = match transport {
             Transport::Quic => udp_proxy(source.server.local_addr(), after_bytes).await,
-            _ => tcp_proxy(source.server.local_addr(), Harm::Cut { connections: cuts + 1, after_bytes }).await,
+            _ => tcp_proxy(source.server.local_addr(), Harm::Cut { connections: 5, after_bytes }).await,
         };
         let name = format!("receiver-{transport:?}").to_lowercase();
         let receiver = world.node(&name, &config(Transport::Tls)).await;
@@ -81,7 +81,7 @@ async fn after_a_cut_only_what_was_under_way_is_sent_again() {
             receiver.client(&config(transport)).fetch(id, &[peer], &receiver.store, &within(60)).await.unwrap();
         assert_holds(&receiver.store, id, &content);
         let harmed = proxy.harmed.load(Ordering::Relaxed);
-        assert!(harmed >= cuts && report.cuts >= 1, "{transport:?}: {harmed} cuts, {report:?}");
+        assert!(harmed >= least_cuts && report.cuts >= 1, "{transport:?}: {harmed} cuts, {report:?}");
         let again = report.received_bytes - content.len() as u64;
         assert!(again <= harmed * under_way, "{transport:?}: {again} bytes of whole chunks came twice");
         let passed = proxy.passed.load(Ordering::Relaxed);
