@@ -1,7 +1,7 @@
 //! A run is never silent about what makes it worthless: nothing to learn from, an engine that takes no weights. It goes on
 //! and ends well, but says so as soon as it is plain, in numbers, and again at its end.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, its helpers too")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods)] // a test fails by panicking, and waits in real time
 
 mod support;
 

@@ -11,6 +11,7 @@ use greenroom_engine::{
 };
 use greenroom_messages::engine::FinishReason;
 use greenroom_messages::sandbox::{ExecOutcome, ExecRequest, SandboxFile};
+use greenroom_rollout::grading::{RESTORED, TAKEN};
 use greenroom_sandbox::{BoxSummary, ImageSpec, Labels, Provider, SandboxBox, SandboxError, SweepReport};
 use tokio::time::Instant;
 
@@ -189,6 +190,9 @@ impl SandboxBox for InstantBox {
     async fn exec(&self, request: ExecRequest) -> Result<ExecOutcome, SandboxError> {
         let output = match request.command.as_str() {
             SUBMIT => b"COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n".to_vec(),
+            // grading moves what the agent made, nothing here, into another box
+            command if command.contains(TAKEN) => format!("{TAKEN} file /tmp/change\n").into_bytes(),
+            command if command.contains(RESTORED) => format!("{RESTORED} whole\n").into_bytes(),
             _ => self.observation.as_bytes().to_vec(),
         };
         Ok(ExecOutcome { output, dropped_bytes: 0, returncode: 0, exception: None, elapsed_ms: 0 })
@@ -198,9 +202,8 @@ impl SandboxBox for InstantBox {
         Ok(())
     }
 
-    async fn read_file(&self, path: &str, _: u64) -> Result<Vec<u8>, SandboxError> {
-        let (box_id, detail) = (self.id.clone(), "there is no such file".to_owned());
-        Err(SandboxError::Refused { box_id, action: "read", path: path.to_owned(), detail })
+    async fn read_file(&self, _: &str, _: u64) -> Result<Vec<u8>, SandboxError> {
+        Ok(Vec::new())
     }
 
     async fn renew(&self, _: u64) -> Result<(), SandboxError> {
