@@ -16,7 +16,7 @@ use crate::error::PeerFailure;
 use crate::fetch::{self, FetchOptions, FetchReport};
 use crate::lane::Lane;
 use crate::quic::{self, Dialler};
-use crate::store::Place;
+use crate::store::{Place, object_dir};
 use crate::{DataplaneConfig, DataplaneError, ObjectHandle, ObjectId, PeerAddress, Store, StoreConfig, Transport, tls};
 
 /// For how long `auto` does not try QUIC again with a peer that did not answer by it.
@@ -135,6 +135,7 @@ impl Inner {
     /// Opens a lane to a peer. With `auto` a note is added when QUIC was given up.
     pub(crate) async fn dial(
         &self,
+        object: ObjectId,
         peer: &PeerAddress,
         number: usize,
         connections: &Connections,
@@ -143,7 +144,10 @@ impl Inner {
         let directory = |dir: &Path| Lane::Directory { peer: DirectoryPeer::new(dir), asked: Default::default() };
         match (self.config.transport, &peer.directory) {
             (Transport::Directory, Some(dir)) => return Ok((directory(dir), "directory")),
-            (Transport::Auto, Some(dir)) if dir.is_dir() => return Ok((directory(dir), "directory")),
+            // a directory of that name may exist here without being the peer's: the object tells
+            (Transport::Auto, Some(dir)) if peer.address.is_empty() || object_dir(dir, object).exists() => {
+                return Ok((directory(dir), "directory"));
+            }
             (Transport::Directory, None) => return Err(PeerFailure::Unreachable("it has no directory".to_owned())),
             _ => {}
         }

@@ -9,7 +9,7 @@ use crate::link::Network;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
-    /// A peer's directory where it exists here; else QUIC; else, where UDP does not get through, TLS over TCP.
+    /// A peer's directory where the object is found in it; else QUIC; else, where UDP does not get through, TLS over TCP.
     #[default]
     Auto,
     /// QUIC only: for wide-area and lossy links, since its congestion control is ours to choose.

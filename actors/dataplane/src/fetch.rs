@@ -263,7 +263,7 @@ async fn manifest_of(
     connections: &Connections,
     notes: &Mutex<Vec<String>>,
 ) -> Result<Option<Manifest>, PeerFailure> {
-    let (mut lane, _) = client.dial(peer, number, connections, notes).await?;
+    let (mut lane, _) = client.dial(object, peer, number, connections, notes).await?;
     lane.ask(Request::Manifest { object, wait_ms }).await?;
     let Some(bytes) = lane.manifest().await? else { return Ok(None) };
     Manifest::decode(&bytes, object).map(Some).map_err(|error| PeerFailure::Damaged(error.to_string()))
@@ -306,7 +306,8 @@ impl Work {
     }
 
     async fn dial(&self, peer: usize, notes: &Mutex<Vec<String>>) -> Result<Lane, PeerFailure> {
-        let (lane, transport) = self.client.dial(&self.peers[peer], peer, &self.connections, notes).await?;
+        let (lane, transport) =
+            self.client.dial(self.object, &self.peers[peer], peer, &self.connections, notes).await?;
         let mut tally = locked(&self.tally);
         if !tally.transports.contains(&transport) {
             tally.transports.push(transport);

@@ -25,7 +25,10 @@ async fn every_transport_carries_an_object_byte_for_byte() {
         let content = content(bytes as u64, bytes);
         let id = source.put(world.dir.path(), &content);
         let directory = PeerAddress { directory: Some(world.path("source")), ..source.address.clone() };
+        std::fs::create_dir_all(world.path("unrelated/objects")).unwrap();
+        let unrelated = PeerAddress { directory: Some(world.path("unrelated")), ..source.address.clone() };
         let cases = [
+            (Transport::Auto, &unrelated, "quic"),
             (Transport::Quic, &source.address, "quic"),
             (Transport::Tls, &source.address, "tls"),
             (Transport::Directory, &directory, "directory"),

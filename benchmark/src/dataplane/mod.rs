@@ -19,6 +19,7 @@ use rand::Rng;
 use tokio::runtime::Runtime;
 
 use self::nodes::Nodes;
+use self::shaped::Link;
 use crate::measure::{Cost, Stopwatch, machine, median};
 use crate::result::{BenchResult, Goal, PeerValue, Row};
 
@@ -32,6 +33,8 @@ const CHAIN_BYTES: usize = 16 << 20;
 pub const RATE_MBIT: u32 = 100;
 /// The window for the fixed rate: loopback and the emulated queue have round trips of a few ms.
 const ROUND_TRIP_MS: u32 = 20;
+/// The round trip of the long link, ms.
+const FAR_MS: u32 = 50;
 const RECEIVERS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,6 +46,7 @@ pub fn run() -> anyhow::Result<BenchResult> {
         for (title, transport, goal) in [("TLS/TCP", Transport::Tls, 1.15), ("QUIC", Transport::Quic, 1.5)] {
             rows.push(fan_out(title, transport, goal).await?);
         }
+        rows.push(far().await?);
         anyhow::Ok(rows)
     })?;
     Ok(BenchResult { bench: "dataplane".to_owned(), command: COMMAND.to_owned(), machine: machine(), rows })
@@ -133,7 +137,37 @@ async fn fan_out(title: &str, transport: Transport, goal: f64) -> anyhow::Result
     let peer = PeerValue { value: median(&one), name: "one receiver, the same way" };
     let metric = format!("{title}: {} MiB to four in a chain, {RATE_MBIT} Mbit/s each", CHAIN_BYTES >> 20);
     let row = Row::new(metric, "s", median(&four), Some(peer), Goal::RatioAtMost(goal));
-    Ok(row.with_limit(CHAIN_BYTES as f64 * 8.0 / f64::from(RATE_MBIT) / 1e6))
+    Ok(row.with_limit(link_s()))
+}
+
+/// By QUIC over a long link that loses some: what the operator's rate is for.
+async fn far() -> anyhow::Result<Row> {
+    let content = content(CHAIN_BYTES);
+    let link = Link { delay: Duration::from_millis(u64::from(FAR_MS) / 2), loses_one_of: 100 };
+    let mut times = Vec::new();
+    for round in 0..=ROUNDS {
+        let nodes = Nodes::new()?;
+        let source = nodes.far_source(&content, FAR_MS, link).await?;
+        let client = nodes.client(Transport::Quic, Some(FAR_MS))?;
+        let watch = Stopwatch::start();
+        let peers = std::slice::from_ref(&source.address);
+        let fetched = client.fetch_bytes(source.object, peers, u64::MAX, Deadline::after(PATIENCE)).await?;
+        let wall_s = watch.cost().wall_s;
+        ensure!(fetched == content, "the far source sent other bytes");
+        eprintln!("QUIC far away, round {round}: {wall_s:.2} s");
+        if round > 0 {
+            times.push(wall_s);
+        }
+    }
+    let limit = link_s();
+    let metric = format!("QUIC: {} MiB over {RATE_MBIT} Mbit/s, {FAR_MS} ms, 1 % of datagrams lost", CHAIN_BYTES >> 20);
+    let goal = Goal::OursAtMost((limit / 0.45 * 100.0).round() / 100.0);
+    Ok(Row::new(metric, "s", median(&times), None, goal).with_limit(limit))
+}
+
+/// The time of the chain's object over one link, seconds.
+fn link_s() -> f64 {
+    CHAIN_BYTES as f64 * 8.0 / f64::from(RATE_MBIT) / 1e6
 }
 
 async fn deliver(content: &Bytes, transport: Transport, receivers: usize) -> anyhow::Result<f64> {

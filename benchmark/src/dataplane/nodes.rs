@@ -9,6 +9,7 @@ use greenroom_dataplane::{Client, DataplaneConfig, ObjectId, PeerAddress, Server
 use greenroom_identity::{Authority, CertificateRole, Identity, IssueRequest};
 use tempfile::TempDir;
 
+use super::shaped::Link;
 use super::{RATE_MBIT, ROUND_TRIP_MS, shaped};
 
 /// An authority and its nodes.
@@ -66,22 +67,37 @@ impl Nodes {
     /// A source that may send at the given rate only.
     pub async fn shaped_source(&self, content: &Bytes, transport: Transport) -> anyhow::Result<Source> {
         let (store, object) = in_memory(content)?;
-        let (server, address) = self.shaped("source", &store, transport).await?;
+        let (server, address) = self.shaped("source", &store, transport, ROUND_TRIP_MS, Link::default()).await?;
+        Ok(Source { object, address, _serving: Some(server) })
+    }
+
+    /// The same by QUIC over a link that is long and loses some.
+    pub async fn far_source(&self, content: &Bytes, round_trip_ms: u32, link: Link) -> anyhow::Result<Source> {
+        let (store, object) = in_memory(content)?;
+        let (server, address) = self.shaped("source", &store, Transport::Quic, round_trip_ms, link).await?;
         Ok(Source { object, address, _serving: Some(server) })
     }
 
     /// A receiver that passes on at the given rate only.
     pub async fn shaped_receiver(&self, number: usize, transport: Transport) -> anyhow::Result<Relay> {
         let store = Store::open(&self.dir.path().join(format!("store-{number}")), StoreConfig::default())?;
-        let (serving, address) = self.shaped(&format!("relay-{number}"), &store, transport).await?;
+        let name = format!("relay-{number}");
+        let (serving, address) = self.shaped(&name, &store, transport, ROUND_TRIP_MS, Link::default()).await?;
         Ok(Relay { store, address, _serving: serving })
     }
 
-    async fn shaped(&self, name: &str, store: &Store, transport: Transport) -> anyhow::Result<(Server, PeerAddress)> {
+    async fn shaped(
+        &self,
+        name: &str,
+        store: &Store,
+        transport: Transport,
+        round_trip_ms: u32,
+        link: Link,
+    ) -> anyhow::Result<(Server, PeerAddress)> {
         let identity = issue(&self.authority, &self.dir, name)?;
-        let server = Server::start(&identity, store, loopback(), &config(transport, Some(ROUND_TRIP_MS))).await?;
+        let server = Server::start(&identity, store, loopback(), &config(transport, Some(round_trip_ms))).await?;
         let shaped = match transport {
-            Transport::Quic => shaped::udp(server.local_addr(), RATE_MBIT).await?,
+            Transport::Quic => shaped::udp(server.local_addr(), RATE_MBIT, link).await?,
             _ => shaped::tcp(server.local_addr(), RATE_MBIT).await?,
         };
         Ok((server, PeerAddress::node(name, shaped)))

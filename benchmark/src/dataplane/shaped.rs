@@ -9,7 +9,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greenroom_core::spawn_named;
+use greenroom_core::{Seed, spawn_named};
+use rand::Rng;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::{Mutex, mpsc};
@@ -77,20 +78,32 @@ async fn pass(client: TcpStream, server: TcpStream, gate: Arc<Gate>) {
     questions.abort();
 }
 
+/// What a link does to datagrams, besides its rate.
+#[derive(Clone, Copy, Default)]
+pub struct Link {
+    /// How long each way takes.
+    pub delay: Duration,
+    /// Of so many datagrams of the server one is lost, chosen by a seed; 0 for none.
+    pub loses_one_of: u32,
+}
+
 /// A limited way out of the UDP server at `to`.
-pub async fn udp(to: SocketAddr, rate_mbit: u32) -> std::io::Result<SocketAddr> {
+pub async fn udp(to: SocketAddr, rate_mbit: u32, link: Link) -> std::io::Result<SocketAddr> {
     let front = Arc::new(UdpSocket::bind("127.0.0.1:0").await?);
     let address = front.local_addr()?;
     let (queue, mut leaving) = mpsc::channel::<(Vec<u8>, SocketAddr)>(QUEUE_DATAGRAMS);
-    let (gate, out) = (Gate::new(rate_mbit), front.clone());
+    let (gate, out) = (Gate::new(rate_mbit), delayed(front.clone(), link.delay));
     spawn_named("shaper", async move {
+        let mut random = Seed::new(1).random();
         while let Some((datagram, client)) = leaving.recv().await {
             gate.pass(datagram.len()).await;
-            let _ = out.send_to(&datagram, client).await; // a datagram may get lost
+            if link.loses_one_of == 0 || !random.random_ratio(1, link.loses_one_of) {
+                let _ = out.send((Instant::now() + link.delay, datagram, client)); // ends with the bench
+            }
         }
     });
     spawn_named("shaper", async move {
-        let mut backs = BTreeMap::<SocketAddr, Arc<UdpSocket>>::new();
+        let mut backs = BTreeMap::new();
         let mut datagram = vec![0; 65_536];
         loop {
             let Ok((bytes, client)) = front.recv_from(&mut datagram).await else { continue };
@@ -99,13 +112,29 @@ pub async fn udp(to: SocketAddr, rate_mbit: u32) -> std::io::Result<SocketAddr> 
                 Entry::Vacant(place) => {
                     let Ok(back) = UdpSocket::bind("127.0.0.1:0").await.map(Arc::new) else { continue };
                     spawn_named("shaped", answers(back.clone(), client, queue.clone()));
-                    place.insert(back)
+                    place.insert(delayed(back, link.delay))
                 }
             };
-            let _ = back.send_to(&datagram[..bytes], to).await; // a datagram may get lost
+            let _ = back.send((Instant::now() + link.delay, datagram[..bytes].to_vec(), to)); // ends with the bench
         }
     });
     Ok(address)
+}
+
+type Delayed = mpsc::UnboundedSender<(Instant, Vec<u8>, SocketAddr)>;
+
+/// A socket that sends each datagram when its time has come, in order.
+fn delayed(socket: Arc<UdpSocket>, delay: Duration) -> Delayed {
+    let (sender, mut waiting) = mpsc::unbounded_channel::<(Instant, Vec<u8>, SocketAddr)>();
+    spawn_named("shaped delay", async move {
+        while let Some((at, datagram, target)) = waiting.recv().await {
+            if !delay.is_zero() && at > Instant::now() {
+                sleep_until(at).await;
+            }
+            let _ = socket.send_to(&datagram, target).await; // a datagram may get lost
+        }
+    });
+    sender
 }
 
 async fn answers(back: Arc<UdpSocket>, client: SocketAddr, queue: mpsc::Sender<(Vec<u8>, SocketAddr)>) {
