@@ -1,11 +1,11 @@
 //! The protocol of the Conductor and the Journal, and the events that make up a run's history.
 
-use greenroom_core::Reply;
+use greenroom_core::{Address, Reply};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineState, FinishReason};
 use crate::rollout::{FinishedGroup, RolloutState};
-use crate::{BatchId, EngineId, LeaseId, RolloutId, Step, TaskId, WeightVersion};
+use crate::{BatchId, EngineId, LeaseId, RolloutId, RunId, Step, TaskId, WeightVersion};
 
 /// Messages to the Conductor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,9 +18,47 @@ pub enum ConductorMessage {
     SetTrainingPaused(bool),
     /// From the shell and the live display: how the run stands.
     Status(Reply<RunStatus>),
+    /// From anybody: tell this address of every step that is finished from now on, until it leads nowhere. Answers how the
+    /// run stands. A Conductor that was started again knows no subscribers, so this is repeated every few seconds; a
+    /// subscription of the same name takes the place of the one before.
+    Subscribe(Subscription, Reply<RunStatus>),
 }
 
 greenroom_core::local_message!(ConductorMessage);
+
+/// Who wants to be told of finished steps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Subscription {
+    /// The subscriber's name, one of its own.
+    pub subscriber: String,
+    /// Where events go.
+    pub to: Address<StepFinished>,
+}
+
+/// A step was trained and committed. Events are told at most once: one that is lost shows by a gap in the steps, and is in
+/// the run database.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StepFinished {
+    /// The run.
+    pub run: RunId,
+    /// The step, from 1.
+    pub step: Step,
+    /// The version of the weights that it made; engines serve it a moment later.
+    pub version: WeightVersion,
+    /// Mean reward of the batch's rollouts.
+    pub reward: f64,
+    /// pass@1 of the batch.
+    pub pass_at_1: f64,
+}
+
+impl StepFinished {
+    /// The event of a step, whose version of the weights has its number.
+    pub fn new(run: RunId, step: Step, reward: f64, pass_at_1: f64) -> Self {
+        let version = WeightVersion { run: run.clone(), number: step.0 };
+        Self { run, step, version, reward, pass_at_1 }
+    }
+}
 
 /// When a run ends that was told to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -143,6 +143,11 @@ impl Actor for Conductor {
                 reply.send(state.status());
                 Ok(())
             }
+            ConductorInput::Message(ConductorMessage::Subscribe(subscription, reply)) => {
+                state.on_subscribe(subscription);
+                reply.send(state.status());
+                Ok(())
+            }
             ConductorInput::Loaded(result) => state.on_loaded(result),
             ConductorInput::Prepared(result) => state.on_prepared(result),
             ConductorInput::Learning(progress) => state.on_learning(progress),

@@ -6,8 +6,9 @@ mod start;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use greenroom_core::Address;
 use greenroom_messages::rollout::FinishedGroup;
-use greenroom_messages::run::StopMode;
+use greenroom_messages::run::{StepFinished, StopMode, Subscription};
 use greenroom_messages::trainer::{TrainReport, TrainerMessage, WarmStartReport};
 use greenroom_messages::{BatchId, EngineId, Purpose, RolloutId, Step, WeightVersion};
 use ractor::ActorRef;
@@ -23,6 +24,8 @@ const REASSERT_MS: u64 = 30_000;
 const RETRY_WAIT_MS: u64 = 2_000;
 /// How many of those that are to be forgotten are named again.
 const FORGOTTEN_AGAIN: usize = 8;
+/// More than these cannot be told of steps: a subscriber that takes a new name each time must not fill the memory.
+const MOST_SUBSCRIBERS: usize = 1_000;
 
 /// The state of a running Conductor.
 pub struct ConductorState {
@@ -52,6 +55,8 @@ pub struct ConductorState {
     progress_ms: u64,
     asserted_ms: u64,
     phase: String,
+    /// Who is told of finished steps, by name.
+    subscribers: BTreeMap<String, Address<StepFinished>>,
     ended: bool,
 }
 
@@ -87,6 +92,7 @@ impl ConductorState {
             progress_ms: now_ms,
             asserted_ms: now_ms,
             phase: String::new(),
+            subscribers: BTreeMap::new(),
             ended: false,
             myself,
             arguments,
@@ -233,6 +239,7 @@ impl ConductorState {
         if let Some(directory) = &self.arguments.directory {
             directory.append_metrics(&line)?;
         }
+        self.tell_subscribers(&line);
         self.steps.push(line);
         if let Some(text) = signal::warning_now(&self.steps, self.arguments.config.warn_after_steps_without_signal) {
             self.warn(text);
@@ -240,6 +247,26 @@ impl ConductorState {
         self.batches.remove(&batch);
         self.prune()?;
         self.drive()
+    }
+
+    pub(crate) fn on_subscribe(&mut self, subscription: Subscription) {
+        let Subscription { subscriber, to } = subscription;
+        let is_known = self.subscribers.contains_key(&subscriber);
+        if !is_known && self.subscribers.len() >= MOST_SUBSCRIBERS {
+            tracing::warn!(
+                subscriber,
+                "there are {MOST_SUBSCRIBERS} subscribers already: this one is not told of steps"
+            );
+            return;
+        }
+        self.subscribers.insert(subscriber, to);
+    }
+
+    /// Tells of a step; who is gone is told no more.
+    fn tell_subscribers(&mut self, line: &StepLine) {
+        let run = self.arguments.run.clone();
+        let event = StepFinished::new(run, Step(line.step), line.rollout.reward, line.rollout.pass_at_1);
+        self.subscribers.retain(|_, to| to.cast(event.clone()).is_ok());
     }
 
     fn commit(
