@@ -1,11 +1,12 @@
 //! `greenroom-benchmark`: what greenroom measures and against whom; see `benchmark/README.md`.
 //!
 //! * [`result`]: the format that all benches share; [`table`]: the page made from it.
-//! * [`agent_path`], [`dataplane`], `policy_cpu`: the benches. Each runs ours and the peer by turns in one go.
+//! * [`actors`], [`agent_path`], [`dataplane`], `policy_cpu`: the benches. Each runs ours and the peer by turns in one go.
 //! * [`measure`], [`peer`]: time, processor time, and the other side.
 //!
 //! Talk goes to stderr; the results are files. A bench that fails writes nothing.
 
+mod actors;
 mod agent_path;
 mod dataplane;
 mod measure;
@@ -28,6 +29,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Asks, messages and bulk between nodes, next to Ray's actors and bare TCP; very many AgentLoops.
+    Actors(PeerOptions),
     /// The agent path with an instant engine and an instant sandbox, next to mini-swe-agent.
     AgentPath(PeerOptions),
     /// Bulk bytes by QUIC, TLS/TCP and a directory, next to plain TCP; a chain of receivers, next to one.
@@ -40,6 +43,13 @@ enum Command {
         /// How often 64 episodes are played.
         #[arg(long, default_value_t = 10)]
         rounds: u32,
+    },
+    /// A node of the bench `actors`: started by it, obeys requests line by line.
+    #[command(hide = true)]
+    ActorsNode {
+        /// The node's settings as JSON; none: it belongs to no cluster.
+        #[arg(long)]
+        config: Option<String>,
     },
     /// Bring the table in benchmark/README.md up to date.
     Table,
@@ -54,6 +64,8 @@ struct PeerOptions {
 
 fn run() -> anyhow::Result<()> {
     match Arguments::parse().command {
+        Command::Actors(options) => actors::run(&options.python)?.write(),
+        Command::ActorsNode { config } => actors::run_node(config.as_deref()),
         Command::AgentPath(options) => agent_path::run(&options.python)?.write(),
         Command::Dataplane => dataplane::run()?.write(),
         #[cfg(feature = "torch")]

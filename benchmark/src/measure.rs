@@ -8,7 +8,7 @@ use nix::sys::time::TimeValLike;
 use tokio::time::Instant;
 
 /// Processor time of this process so far, its threads together, seconds.
-fn processor_s() -> f64 {
+pub fn processor_s() -> f64 {
     getrusage(UsageWho::RUSAGE_SELF).map_or(f64::NAN, |usage| {
         (usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64 / 1e6
     })

@@ -1,4 +1,4 @@
-//! The peer: a Python process that does the same work on request.
+//! The peer: a process, in Python as a rule, that does the same work on request.
 //!
 //! One JSON object a line goes to its standard input, one comes back, so that ours and the peer can take turns in one run
 //! and the cost of starting it is not measured. It is killed when it is dropped, or when an answer takes too long.
@@ -30,7 +30,8 @@ pub struct Peer {
 impl Peer {
     /// Starts `peers/SCRIPT` with this interpreter. `scratch` is where its libraries may keep settings.
     pub fn start(python: &str, script: &str, scratch: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(python)
+        let mut command = Command::new(python);
+        command
             .arg(home().join("peers").join(script))
             // a libtorch that ours was linked with must not get into the peer's own torch
             .env_remove("LD_LIBRARY_PATH")
@@ -39,11 +40,15 @@ impl Peer {
             .env("HF_HUB_OFFLINE", "1")
             .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
             .env("MSWEA_SILENT_STARTUP", "1")
-            .env("MSWEA_GLOBAL_CONFIG_DIR", scratch)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("{python} does not start: name a Python interpreter with --python"))?;
+            .env("MSWEA_GLOBAL_CONFIG_DIR", scratch);
+        Self::launch(command).with_context(|| {
+            format!("{python} does not run {script}: --python names the interpreter that has the packages of benchmark/README.md")
+        })
+    }
+
+    /// Starts a process that speaks as a peer does.
+    pub fn launch(mut command: Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().context("the peer has no standard input")?;
         let output = BufReader::new(child.stdout.take().context("the peer has no standard output")?);
         let (sender, answers) = channel();
@@ -56,7 +61,7 @@ impl Peer {
             }
         })?;
         let mut peer = Self { child, input, answers, name: String::new() };
-        let hello = peer.answer().context("the peer needs the packages that benchmark/README.md names")?;
+        let hello = peer.answer().context("it does not say hello")?;
         peer.name = hello["name"].as_str().context("the peer does not say its name")?.to_owned();
         Ok(peer)
     }

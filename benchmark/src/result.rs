@@ -56,6 +56,8 @@ pub enum Goal {
     RatioAtLeast(f64),
     /// The ratio is at most this: less is better.
     RatioAtMost(f64),
+    /// Our value is at least this.
+    OursAtLeast(f64),
     /// Our value is at most this.
     OursAtMost(f64),
 }
@@ -65,6 +67,7 @@ impl fmt::Display for Goal {
         match self {
             Self::RatioAtLeast(bound) => write!(formatter, "ratio >= {bound}"),
             Self::RatioAtMost(bound) => write!(formatter, "ratio <= {bound}"),
+            Self::OursAtLeast(bound) => write!(formatter, "ours >= {bound}"),
             Self::OursAtMost(bound) => write!(formatter, "ours <= {bound}"),
         }
     }
@@ -80,12 +83,13 @@ impl TryFrom<String> for Goal {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let wrong = || format!("goal {text:?} is none of: ratio >= N, ratio <= N, ours <= N");
+        let wrong = || format!("goal {text:?} is none of: ratio >= N, ratio <= N, ours >= N, ours <= N");
         let (relation, bound) = text.rsplit_once(' ').ok_or_else(wrong)?;
         let bound: f64 = bound.parse().map_err(|_| wrong())?;
         match relation {
             "ratio >=" => Ok(Self::RatioAtLeast(bound)),
             "ratio <=" => Ok(Self::RatioAtMost(bound)),
+            "ours >=" => Ok(Self::OursAtLeast(bound)),
             "ours <=" => Ok(Self::OursAtMost(bound)),
             _ => Err(wrong()),
         }
@@ -98,6 +102,7 @@ impl Goal {
         match self {
             Self::RatioAtLeast(bound) => ratio.is_some_and(|ratio| ratio >= bound),
             Self::RatioAtMost(bound) => ratio.is_some_and(|ratio| ratio <= bound),
+            Self::OursAtLeast(bound) => ours >= bound,
             Self::OursAtMost(bound) => ours <= bound,
         }
     }
@@ -232,6 +237,7 @@ mod tests {
             (0.6, peer(5.0), Goal::RatioAtMost(0.1), false),
             (1.0, None, Goal::RatioAtMost(0.1), false),
             (1e-5, None, Goal::OursAtMost(1e-4), true),
+            (99.0, peer(1.0), Goal::OursAtLeast(100.0), false),
         ];
         for (ours, peer, goal, holds) in cases {
             let row = Row::new("m", "u", ours, peer, goal);

@@ -7,9 +7,9 @@
 //! Added time of a turn: from the engine's answer to the next question of the same episode, command included.
 
 mod instant;
-mod script;
+pub mod script;
 mod server;
-mod world;
+pub mod world;
 
 use std::path::Path;
 use std::sync::Arc;

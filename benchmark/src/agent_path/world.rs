@@ -28,7 +28,8 @@ use super::instant::{InstantEngine, InstantProvider};
 use super::script::{Script, TURNS};
 use crate::measure::{Cost, Stopwatch};
 
-const IMAGE: &str = "default";
+/// The image of all tasks.
+pub const IMAGE: &str = "default";
 /// Far more than any batch of the bench takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -202,7 +203,8 @@ fn engine_arguments(
     })
 }
 
-fn tasks(script: &Script) -> anyhow::Result<Arc<Dataset>> {
+/// A few tasks, all the script's.
+pub fn tasks(script: &Script) -> anyhow::Result<Arc<Dataset>> {
     let row = |number: u32| {
         serde_json::json!({
             "text": script.task,
@@ -214,7 +216,8 @@ fn tasks(script: &Script) -> anyhow::Result<Arc<Dataset>> {
     Ok(Arc::new(Dataset::parse(&rows.join("\n"), "bench")?))
 }
 
-fn host() -> HostFacts {
+/// A host as any.
+pub fn host() -> HostFacts {
     let [system, node, release, version, machine] = ["Linux", "node", "6", "#1", "x86_64"].map(str::to_owned);
     HostFacts { uname: Uname { system, node, release, version, machine }, process_environment: BTreeMap::new() }
 }
