@@ -82,6 +82,12 @@ pub(crate) struct Up {
     /// seed must be those that it was begun with.
     #[arg(long)]
     pub(crate) resume: bool,
+    /// Run it over several nodes, each a process of this machine. Nodes are parted by commas, the roles of a node by +, and
+    /// *N makes N of one [without a layout: controller+rollout,trainer,engine*2,sandbox]; a number is that of engine nodes. A
+    /// node that dies is started again. A run that goes on keeps its nodes.
+    #[cfg(feature = "cluster")]
+    #[arg(long, value_name = "LAYOUT", num_args = 0..=1)]
+    pub(crate) nodes: Option<Option<greenroom::local_cluster::Layout>>,
 }
 
 /// What the exit status of a node tells.
@@ -98,6 +104,9 @@ pub(crate) struct NodeCommand {
     /// One value of the run's configuration, such as run.steps=10; the same on every node.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+    /// End with this process, which started the node and tells people of its end.
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) parent: Option<u32>,
 }
 
 #[cfg(feature = "cluster")]

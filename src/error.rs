@@ -73,6 +73,32 @@ pub enum StartError {
         /// The text.
         text: String,
     },
+    /// A text is no layout of nodes (GR0912).
+    #[error("{text:?} is no layout of nodes: {reason}; write for example {usual}")]
+    Layout {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        reason: String,
+        /// One that works.
+        usual: &'static str,
+    },
+    /// A node on this machine failed too often (GR0913).
+    #[error("the node {node} failed more often than it is started again; the last time it {how}")]
+    NodeGaveUp {
+        /// Its name.
+        node: String,
+        /// How it ended the last time.
+        how: String,
+    },
+    /// A run cannot go on over these nodes (GR0914).
+    #[error("{path}: {reason}", path = path.display())]
+    NotOfNodes {
+        /// Where the run or its nodes lie.
+        path: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// There is no run to go on with, or to look at (GR0203).
     #[error("{path} holds no run; {others}", path = path.display())]
     NoRun {
@@ -94,6 +120,9 @@ impl StartError {
             Self::Context { .. } => "GR0909",
             Self::OtherInputs { .. } => "GR0910",
             Self::Device { .. } => "GR0911",
+            Self::Layout { .. } => "GR0912",
+            Self::NodeGaveUp { .. } => "GR0913",
+            Self::NotOfNodes { .. } => "GR0914",
             Self::NoRun { .. } => "GR0203",
         }
     }

@@ -59,6 +59,21 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "a text names no device",
         remedy: "write cpu, cuda:N with the number of a GPU, or auto for the first GPU if there is one",
     },
+    ErrorPage {
+        code: "GR0912",
+        cause: "--nodes was given what is no layout of nodes, or one that cannot do a run",
+        remedy: "write nodes parted by commas, a node's roles by +, and *N for N such nodes: controller+rollout,trainer,engine*2,sandbox",
+    },
+    ErrorPage {
+        code: "GR0913",
+        cause: "a node of a run on this machine failed again and again, or never began to listen; all nodes were stopped",
+        remedy: "its last words stand above, with its name before them; all of them are in nodes/NAME/state/greenroom.log. Mend it and go on with --resume",
+    },
+    ErrorPage {
+        code: "GR0914",
+        cause: "a run cannot go on over these nodes: it was begun in one process or with other nodes, or another process runs its nodes",
+        remedy: "--resume alone takes what the run was begun with",
+    },
 ];
 
 /// All pages of all crates, in order of their codes.

@@ -11,6 +11,8 @@ mod error;
 pub mod explain;
 mod files;
 #[cfg(feature = "cluster")]
+pub mod local_cluster;
+#[cfg(feature = "cluster")]
 pub mod node;
 mod parts;
 pub mod up;

@@ -15,6 +15,9 @@ use crate::telemetry::LogFile;
 const NOT_COMPLETE: u8 = 4;
 
 pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Result<ExitCode> {
+    if let Some(parent) = arguments.parent {
+        greenroom::local_cluster::end_with_parent(parent)?;
+    }
     let node = NodeConfig::load(&arguments.config)?;
     let layers = config::Layers {
         files: node.config.clone(),
@@ -24,7 +27,7 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
     let config = config::load_for_run(&layers)?.config;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
-    let lies = node.state_dir.join("run");
+    let lies = node.run_directory();
     let go_on = format!("greenroom node --config {}", arguments.config.display());
     let end = runtime.block_on(drive(node, config, log_file));
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
@@ -60,13 +63,19 @@ async fn drive(node: NodeConfig, config: config::Config, log_file: &LogFile) -> 
     let display = Display::new();
     std::fs::create_dir_all(&node.state_dir).with_context(|| node.state_dir.display().to_string())?;
     log_file.open(&node.state_dir.join("greenroom.log"))?;
-    let (sender, leave) = mpsc::unbounded_channel();
+    let (sender, mut leave) = mpsc::unbounded_channel();
     // from the first moment on: a node that waits for its gang must be stoppable, too
     let signals = super::signals::pass_on(display.talk(), move |mode| {
         // a node that has ended leaves without being told
         let _ = sender.send(mode);
     })?;
-    let started = Node::start(node, config, display.talk()).await;
+    let started = tokio::select! {
+        started = Node::start(node, config, display.talk()) => started,
+        Some(_) = leave.recv() => {
+            signals.abort();
+            return Ok(NodeEnd::Left);
+        }
+    };
     let node = started.inspect_err(|_| signals.abort())?;
     let following = node.progress().map(|progress| display.follow(progress));
     let end = node.wait(leave).await;

@@ -4,8 +4,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use greenroom::config;
+#[cfg(feature = "cluster")]
+use greenroom::local_cluster::{self, Layout, LocalCluster};
 use greenroom::messages::run::ConductorMessage;
 use greenroom::run::RunEnd;
+#[cfg(feature = "cluster")]
+use greenroom::up::Talk;
 use greenroom::up::display::Display;
 use greenroom::up::{Run, RunPlace, completed};
 
@@ -16,10 +20,12 @@ use crate::telemetry::LogFile;
 pub(super) const STOPPED: u8 = 3;
 
 pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<ExitCode> {
+    let mut layers = super::layers(&arguments.layers);
+    #[cfg(feature = "cluster")]
+    let nodes = arguments.nodes;
     let place = RunPlace { runs_dir: arguments.runs, name: arguments.name, resume: arguments.resume };
     // before the configuration, which would be looked for in a run that is not there
     place.check()?;
-    let mut layers = super::layers(&arguments.layers);
     if place.resume && layers.files.is_empty() {
         layers.files.push(place.saved_config());
     }
@@ -36,6 +42,15 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
         }
     }
     let go_on = format!("greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
+    #[cfg(feature = "cluster")]
+    if nodes.is_some() || place.resume && local_cluster::is_of_nodes(&place) {
+        let status = runtime.block_on(drive_nodes(config, &place, nodes.flatten(), log_file))?;
+        runtime.shutdown_timeout(std::time::Duration::from_secs(5));
+        if status == STOPPED {
+            eprintln!("stopped; go on with --resume: {go_on}");
+        }
+        return Ok(ExitCode::from(status));
+    }
     let end = runtime.block_on(drive(config, place, log_file))?;
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     ended(end, &lies, &go_on)
@@ -72,4 +87,26 @@ async fn drive(config: config::Config, place: RunPlace, log_file: &LogFile) -> a
     signals.abort();
     following.abort();
     Ok(end)
+}
+
+/// Several processes of this same program; what they say is told by this one.
+#[cfg(feature = "cluster")]
+async fn drive_nodes(
+    config: config::Config,
+    place: &RunPlace,
+    layout: Option<Layout>,
+    log_file: &LogFile,
+) -> anyhow::Result<u8> {
+    let talk: Talk = std::sync::Arc::new(|line: &str| eprintln!("{line}"));
+    let program = std::env::current_exe().context("this program's own file")?;
+    let cluster = LocalCluster::prepare(config, place, layout, program, talk.clone())?;
+    log_file.open(&cluster.dir().join("greenroom.log"))?;
+    let (sender, wishes) = tokio::sync::mpsc::unbounded_channel();
+    let signals = super::signals::pass_on(talk, move |mode| {
+        // nodes that have ended need no word
+        let _ = sender.send(mode);
+    })?;
+    let end = cluster.run(wishes).await;
+    signals.abort();
+    end
 }

@@ -23,6 +23,10 @@ pub struct NodeConfig {
     pub config: Vec<PathBuf>,
     /// The directory in which this node keeps what is its own; made if need be. Relative ones lie beside this file.
     pub state_dir: PathBuf,
+    /// The run's directory, where this node is the controller; `run` in `state_dir` where it is not given. Relative ones lie
+    /// beside this file.
+    #[serde(default)]
+    pub run_dir: Option<PathBuf>,
     /// Itself among the nodes.
     pub cluster: ClusterConfig,
     /// Bulk bytes on their way to and from this node.
@@ -78,7 +82,8 @@ impl NodeConfig {
         }
         let beside = std::path::absolute(path).map_err(|error| wrong(error.to_string()))?;
         let beside = beside.parent().unwrap_or(Path::new("/"));
-        for file in config.config.iter_mut().chain([&mut config.state_dir]).chain(&mut config.cluster.cookie_file) {
+        let directories = [&mut config.state_dir].into_iter().chain(&mut config.run_dir);
+        for file in config.config.iter_mut().chain(directories).chain(&mut config.cluster.cookie_file) {
             *file = beside.join(&*file);
         }
         if let Some(tls) = &mut config.cluster.tls {
@@ -111,6 +116,11 @@ impl NodeConfig {
     /// Whether this node plays a role.
     pub fn plays(&self, role: &str) -> bool {
         self.cluster.roles.iter().any(|played| played == role)
+    }
+
+    /// Where the run lies, if this node is the controller.
+    pub fn run_directory(&self) -> PathBuf {
+        self.run_dir.clone().unwrap_or_else(|| self.state_dir.join("run"))
     }
 
     /// The roles that must be there, with how many nodes each.

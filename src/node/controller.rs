@@ -22,7 +22,7 @@ use tokio::sync::{oneshot, watch};
 use super::service;
 use super::site::Site;
 use crate::config::Config;
-use crate::up::{Talk, data, end};
+use crate::up::{Talk, data, end, inputs};
 
 /// The run as it lies on the controller's disk.
 pub(super) struct Ledger {
@@ -37,6 +37,9 @@ impl Ledger {
         let directory = if is_there { RunDirectory::resume(dir) } else { RunDirectory::create(dir) }?;
         let text = toml::to_string_pretty(config)?;
         directory.replace("config.toml", text.as_bytes())?;
+        if !dir.join(inputs::FILE).exists() {
+            directory.replace(inputs::FILE, inputs::Inputs::of(config)?.to_text().as_bytes())?;
+        }
         let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
         Ok(Self { directory, database })
     }

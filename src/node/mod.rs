@@ -19,7 +19,7 @@ mod trainers;
 use std::time::Duration;
 
 use anyhow::Context;
-use greenroom_cluster::{Cluster, MemberEvent};
+use greenroom_cluster::{Cluster, Member, MemberEvent, SHELL};
 use greenroom_core::{
     Address, ChildFailure, Deadline, Faults, Seam, Supervisor, SupervisorArguments, SupervisorMessage, ask,
     startup_cause,
@@ -43,6 +43,9 @@ use crate::parts::Common;
 use crate::up::{Talk, inputs, model};
 use controller::{Controller, Ledger};
 use site::Site;
+
+/// The file in a node's `state_dir` that holds the address at which it listens.
+pub const ADDRESS_FILE: &str = "address";
 
 const LAST_WORDS_MS: u64 = 30_000;
 /// How long the controller waits for the others to leave after it told them of the end.
@@ -102,11 +105,12 @@ impl Node {
         let run = RunId::new(node.run.clone());
         let settings = shared_settings(&config)?;
         let ledger = match node.plays("controller") {
-            true => Some(Ledger::open(&node.state_dir.join("run"), &run, &config, &seam)?),
+            true => Some(Ledger::open(&node.run_directory(), &run, &config, &seam)?),
             false => None,
         };
 
         let cluster = Cluster::start(node.cluster.clone(), seam.clone()).await?;
+        write_address(&node.state_dir, &cluster)?;
         let (sender, events) = mpsc::unbounded_channel();
         listen(&cluster, &node.cluster.node, &sender);
         let enlisted = match &ledger {
@@ -250,29 +254,25 @@ impl Node {
         NodeEnd::Run { outcome, end: Some(end) }
     }
 
-    /// Tells every other node of the end, and waits a while until they have left.
+    /// Tells every other node of the end, and waits a while until those that play a role have left.
     async fn say_farewell(&self, outcome: &str) {
         let cluster = &self.site.cluster;
         let me = &self.site.node.cluster.node;
-        let others = || {
-            let members = cluster.members().into_iter();
-            members.filter(|member| {
-                member.is_up() && member.name != *me && !member.roles.iter().any(|role| role == "shell")
-            })
-        };
+        let others = || cluster.members().into_iter().filter(|member| member.is_up() && member.name != *me);
+        let plays_a_role = |member: &Member| member.roles.iter().any(|role| role != SHELL);
         let until = Instant::now() + FAREWELL;
         while Instant::now() < until {
             let waiting: Vec<_> = others().collect();
-            if waiting.is_empty() {
-                return;
-            }
             for member in &waiting {
                 // one that is gone needs no word
                 let _ = service::node_at(cluster, &member.name).cast(NodeMessage::End { outcome: outcome.to_owned() });
             }
+            if !waiting.iter().any(plays_a_role) {
+                return;
+            }
             tokio::time::sleep(ENLIST_PAUSE).await;
         }
-        let late: Vec<String> = others().map(|member| member.name).collect();
+        let late: Vec<String> = others().filter(plays_a_role).map(|member| member.name).collect();
         tracing::warn!(nodes = late.join(", "), "some nodes have not left after the end of the run");
     }
 
@@ -329,6 +329,15 @@ impl Node {
         }
         self.site.cluster.leave().await;
     }
+}
+
+/// Writes down the address at which this node listens, for whoever started it with port 0.
+fn write_address(state_dir: &std::path::Path, cluster: &Cluster) -> anyhow::Result<()> {
+    let (place, part) = (state_dir.join(ADDRESS_FILE), state_dir.join(format!("{ADDRESS_FILE}.part")));
+    let written = std::fs::create_dir_all(state_dir)
+        .and_then(|()| std::fs::write(&part, cluster.me().address))
+        .and_then(|()| std::fs::rename(&part, &place));
+    written.with_context(|| place.display().to_string())
 }
 
 /// Hears what ends a node: the controller's word, and a later start of the same name.

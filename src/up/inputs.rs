@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::files::{self, Limit};
 
 /// The file's name in the run's directory.
-pub(super) const FILE: &str = "inputs.json";
+pub(crate) const FILE: &str = "inputs.json";
 
 /// Weights are compared by their headers and by so many samples of each file: they may be larger than can be read at a start.
 const SAMPLES: u64 = 64;

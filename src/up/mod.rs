@@ -13,7 +13,7 @@ pub(crate) mod end;
 pub(crate) mod inputs;
 pub(crate) mod model;
 mod place;
-mod preparation;
+pub(crate) mod preparation;
 
 pub use data::{dataset, images_of};
 #[cfg(feature = "torch")]

@@ -37,8 +37,28 @@ pub(super) struct Prepared {
     pub(super) provider: Arc<dyn Provider>,
 }
 
+/// What a run is made of, read and checked; nothing of it is begun.
+struct Checked {
+    config: Config,
+    seam: Seam,
+    inputs: Inputs,
+    source_dir: PathBuf,
+    datasets: BTreeMap<Purpose, Arc<Dataset>>,
+    images: Vec<ImageSpec>,
+    tokenizer: Arc<Tokenizer>,
+    template: Arc<ChatTemplate>,
+    warm_start: Option<greenroom_messages::trainer::WarmStart>,
+    agent: greenroom_rollout::agent::AgentFile,
+}
+
+/// Checks what a run needs without beginning it; gives the settings with absolute paths.
+#[cfg(feature = "cluster")]
+pub(crate) fn check(config: Config, place: &RunPlace) -> anyhow::Result<Config> {
+    Ok(read(config, place)?.config)
+}
+
 /// Reads and checks; the order is from cheap to dear, so that a typing error is told before a model is loaded.
-pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> anyhow::Result<Prepared> {
+fn read(config: Config, place: &RunPlace) -> anyhow::Result<Checked> {
     let problems = config.problems();
     if !problems.is_empty() {
         return Err(crate::config::ConfigError { problems }.into());
@@ -59,14 +79,20 @@ pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> an
     let template = Arc::new(ChatTemplate::from_dir(&source_dir)?);
     let agent = data::agent(&config)?;
     let warm_start = data::warm_start(&config, &tokenizer, &template)?;
+    Ok(Checked { config, seam, inputs, source_dir, datasets, images, tokenizer, template, warm_start, agent })
+}
 
+/// Reads and checks, then makes what of the run lies in its directory.
+pub(super) async fn prepare(config: Config, place: &RunPlace, talk: &Talk) -> anyhow::Result<Prepared> {
+    let checked = read(config, place)?;
     let path = place.path();
     let directory = if place.resume { RunDirectory::resume(&path) } else { RunDirectory::create(&path) }?;
     let lies = std::path::absolute(&path).unwrap_or(path);
     talk(&format!("the run {} in {}", if place.resume { "goes on" } else { "begins" }, lies.display()));
     let run = RunId::new(place.name.clone());
-    let furnished = furnish(&config, &directory, &run, &seam, &inputs, source_dir, talk).await;
+    let furnished = furnish(&checked, &directory, &run, talk).await;
     let (database, provider, model_dir) = furnished.inspect_err(|_| abandon(directory.clone()))?;
+    let Checked { config, seam, datasets, images, tokenizer, template, warm_start, agent, .. } = checked;
     Ok(Prepared {
         config,
         run,
@@ -127,14 +153,12 @@ fn checked_model(config: &Config) -> Result<PathBuf, StartError> {
 
 /// What of the run lies in its directory: the configuration, the database, the sandboxes, the initial weights.
 async fn furnish(
-    config: &Config,
+    checked: &Checked,
     directory: &RunDirectory,
     run: &RunId,
-    seam: &Seam,
-    inputs: &Inputs,
-    model_source: PathBuf,
     talk: &Talk,
 ) -> anyhow::Result<(Database, LocalProvider, PathBuf)> {
+    let Checked { config, seam, inputs, source_dir, .. } = checked;
     let text = toml::to_string_pretty(config).context("the configuration cannot be written down")?;
     for (name, text) in [("config.toml", text.as_str()), (inputs::FILE, &inputs.to_text())] {
         // what a resumed run was begun with stays
@@ -149,7 +173,7 @@ async fn furnish(
         talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
     }
     provider.check().await.context("this machine cannot make sandboxes")?;
-    let model_dir = initial_model(config, model_source, directory.path())?;
+    let model_dir = initial_model(config, source_dir.clone(), directory.path())?;
     Ok((database, provider, model_dir))
 }
 
