@@ -13,6 +13,10 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+/// The carrier of a cluster's messages warns of every session that ends and of every slow answer: the cluster itself says
+/// what of that matters. Its own words are for who asks for `debug`.
+const CARRIER: &str = ",ractor_cluster=error";
+
 /// Where a run's log goes, once the run has a directory; nowhere before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogFile(Arc<Mutex<Option<File>>>);
@@ -50,14 +54,19 @@ impl<'a> MakeWriter<'a> for LogFile {
 /// Starts logging. `verbose` counts the `-v` given: 1 is info, 2 is debug, 3 is trace.
 pub(crate) fn start(verbose: u8) -> LogFile {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
-    let for_people = EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let quiet = if verbose < 2 { CARRIER } else { "" };
+    let for_people =
+        EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(format!("{level}{quiet}")));
     let log_file = LogFile::default();
     let to_stderr = fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .with_filter(for_people);
-    let to_file = fmt::layer().with_writer(log_file.clone()).with_ansi(false).with_filter(EnvFilter::new("info"));
+    let to_file = fmt::layer()
+        .with_writer(log_file.clone())
+        .with_ansi(false)
+        .with_filter(EnvFilter::new(format!("info{CARRIER}")));
     tracing_subscriber::registry().with(to_stderr).with(to_file).init();
     log_file
 }

@@ -65,7 +65,8 @@ async fn drive(node: NodeConfig, config: config::Config, log_file: &LogFile) -> 
     log_file.open(&node.state_dir.join("greenroom.log"))?;
     let (sender, mut leave) = mpsc::unbounded_channel();
     // from the first moment on: a node that waits for its gang must be stoppable, too
-    let signals = super::signals::pass_on(display.talk(), move |mode| {
+    let words = if node.plays("controller") { super::signals::STOPPING } else { super::signals::LEAVING };
+    let signals = super::signals::pass_on_saying(words, display.talk(), move |mode| {
         // a node that has ended leaves without being told
         let _ = sender.send(mode);
     })?;

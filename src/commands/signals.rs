@@ -8,14 +8,26 @@ use tokio::task::JoinHandle;
 /// A signal within this time after another one is the same wish: a terminal and a parent process both pass a Ctrl-C on.
 const ONE_WISH: std::time::Duration = std::time::Duration::from_millis(500);
 
+/// What people hear at each of two wishes that end a run.
+pub(super) const STOPPING: [&str; 2] = ["stopping after the step under way; once more to stop now", "stopping now"];
+/// The same, where only this node leaves.
+pub(super) const LEAVING: [&str; 2] =
+    ["leaving: what is under way ends first, or is handed back; once more to leave now", "leaving now"];
+
 /// Passes both wishes on, in a task that ends with its handle's abortion.
 pub(super) fn pass_on(talk: Talk, stop: impl Fn(StopMode) + Send + 'static) -> std::io::Result<JoinHandle<Option<()>>> {
+    pass_on_saying(STOPPING, talk, stop)
+}
+
+/// As [`pass_on`], with other words.
+pub(super) fn pass_on_saying(
+    words: [&'static str; 2],
+    talk: Talk,
+    stop: impl Fn(StopMode) + Send + 'static,
+) -> std::io::Result<JoinHandle<Option<()>>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     Ok(greenroom::core::spawn_named("signals", async move {
-        for (mode, words) in [
-            (StopMode::AfterStep, "stopping after the step under way; once more to stop now"),
-            (StopMode::Now, "stopping now"),
-        ] {
+        for (mode, words) in [StopMode::AfterStep, StopMode::Now].into_iter().zip(words) {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}

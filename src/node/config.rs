@@ -38,9 +38,16 @@ pub struct NodeConfig {
     /// How long the controller waits for them, and the others for the controller, in seconds.
     #[serde(default = "default_gang_wait_s")]
     pub gang_wait_s: u64,
+    /// How long a node that is told to leave lets what is under way end, in seconds.
+    #[serde(default = "default_drain_s")]
+    pub drain_s: u64,
     /// Engines that run on this host already, by name; without any, the run's embedded ones are started here.
     #[serde(default)]
     pub engines: BTreeMap<String, ExternalEngine>,
+}
+
+fn default_drain_s() -> u64 {
+    30
 }
 
 fn default_gang_wait_s() -> u64 {

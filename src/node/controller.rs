@@ -5,7 +5,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use greenroom_core::{Address, ChildSpec, RestartPolicy};
 use greenroom_engine::EnginePool;
@@ -19,7 +18,7 @@ use greenroom_run::{
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use tokio::sync::{oneshot, watch};
 
-use super::service;
+use super::blocks::LeaseBlocks;
 use super::site::Site;
 use crate::config::Config;
 use crate::up::{Talk, data, end, inputs};
@@ -32,6 +31,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Opens the run in `dir`, or begins it there.
+    pub(super) blocks: Arc<LeaseBlocks>,
     pub(super) fn open(dir: &Path, run: &RunId, config: &Config, seam: &greenroom_core::Seam) -> anyhow::Result<Self> {
         let is_there = dir.join("run.db").exists();
         let directory = if is_there { RunDirectory::resume(dir) } else { RunDirectory::create(dir) }?;
@@ -41,21 +41,19 @@ impl Ledger {
             directory.replace(inputs::FILE, inputs::Inputs::of(config)?.to_text().as_bytes())?;
         }
         let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
-        Ok(Self { directory, database })
+        let first_lease = first_lease(&database, seam.clock.now_ms())?;
+        let blocks = Arc::new(LeaseBlocks::new(database.clone(), first_lease));
+        Ok(Self { directory, database, blocks })
     }
 }
 
 /// Where nodes enlist.
-pub(super) fn enlistment(run: RunId, settings: String, first_lease: u64) -> Address<ControllerMessage> {
-    let next_lease = AtomicU64::new(first_lease);
+pub(super) fn enlistment(run: RunId, settings: String, blocks: Arc<LeaseBlocks>) -> Address<ControllerMessage> {
     Address::of_function("controller", move |message| {
         let ControllerMessage::Enlist(enlist, reply) = message;
         let answer = match first_difference(&settings, &enlist.settings) {
             Some(difference) => Err(difference),
-            None => {
-                let first_lease = next_lease.fetch_add(LEASE_BLOCK, Ordering::Relaxed);
-                Ok(Enlisted { run: run.clone(), first_lease })
-            }
+            None => Ok(Enlisted { run: run.clone(), first_lease: blocks.give(&enlist.node) }),
         };
         log_enlist(&enlist, &answer);
         reply.send(answer);
@@ -92,7 +90,7 @@ fn first_difference(ours: &str, theirs: &str) -> Option<String> {
 
 /// The first lease number that nobody had before: above all in the database, and above all that earlier starts may have
 /// given out since.
-pub(super) fn first_lease(database: &Database, now_ms: u64) -> anyhow::Result<u64> {
+fn first_lease(database: &Database, now_ms: u64) -> anyhow::Result<u64> {
     // 2^20 numbers a millisecond: this holds until the year 2500
     Ok(database.next_lease()?.0.max(now_ms.saturating_mul(LEASE_BLOCK)))
 }
@@ -113,9 +111,8 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
     let talk = site.talk.clone();
     let (end, ended) = end::End::new();
     let (progress_sender, progress) = watch::channel(RunStatus::default());
-    let engines = service::ENGINE_POOL.here(&site.cluster);
-    let conductor = service::CONDUCTOR.here(&site.cluster);
-    let journal = service::JOURNAL.here(&site.cluster);
+    let (engines, conductor) = (service::ENGINE_POOL.address(), service::CONDUCTOR.address());
+    let journal = service::JOURNAL.address();
 
     let database = ledger.database.clone();
     let clock = site.seam().clock;
@@ -123,13 +120,15 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
     let pool = site.common.engine_pool(model_dir, site.common.external_engines())?;
     let lead = conductor_arguments(site, ledger, &engines, &journal, progress_sender, talk, end.clone())?;
     let policy = RestartPolicy::PATIENT;
+    pub(super) blocks: Arc<LeaseBlocks>,
     let children = vec![
         // a journal that cannot write must not be papered over
-        ChildSpec::at_address("journal", RestartPolicy::NEVER, || Journal, write, &journal),
-        ChildSpec::at_address("engine pool", policy, || EnginePool, move || pool.clone(), &engines),
-        ChildSpec::at_address("conductor", policy, || Conductor, move || lead.clone(), &conductor),
+        service::JOURNAL.offered(writer, &journal, &site.cluster),
+        service::ENGINE_POOL.offered(fleet, &engines, &site.cluster),
+        service::CONDUCTOR.offered(leader, &conductor, &site.cluster),
     ];
-    Ok(Controller { children, engines, journal, conductor, progress, ended, end })
+    let blocks = ledger.blocks.clone();
+    Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks })
 }
 
 fn conductor_arguments(
@@ -140,6 +139,9 @@ fn conductor_arguments(
     progress: watch::Sender<RunStatus>,
     talk: Talk,
     end: end::End,
+    let writer = ChildSpec::at_address("journal", RestartPolicy::NEVER, || Journal, write, &journal);
+    let fleet = ChildSpec::at_address("engine pool", policy, || EnginePool, move || pool.clone(), &engines);
+    let leader = ChildSpec::at_address("conductor", policy, || Conductor, move || lead.clone(), &conductor);
 ) -> anyhow::Result<ConductorArguments> {
     let config = site.config();
     let datasets = data::datasets(config)?;

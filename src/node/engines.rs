@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Context;
 use greenroom_core::{Address, ChildSpec, RestartPolicy};
 use greenroom_dataplane::Client;
-use greenroom_engine::{EngineHost, EngineHostArguments, EngineProxyArguments};
+use greenroom_engine::{EngineHost, EngineHostArguments, EngineHostInput, EngineProxyArguments};
 use greenroom_messages::EngineId;
 use greenroom_messages::engine::EngineSpec;
 use greenroom_weights::{ReceiverArguments, RemoteSource, WeightReceiver};
@@ -20,6 +20,8 @@ use super::site::Site;
 /// Engines that this node started itself, and what it runs for them.
 pub(super) struct Engines {
     pub(super) children: Vec<ChildSpec>,
+    /// The engines' hosts, to be told that the node leaves.
+    pub(super) hosts: Vec<Address<EngineHostInput>>,
     #[cfg(feature = "torch")]
     pub(super) embedded: Vec<greenroom_policy::server::RunningEngine>,
 }
@@ -50,6 +52,7 @@ pub(super) async fn engines(site: &Site, model_dir: &Path) -> anyhow::Result<Eng
 
     let receiver_address = Address::unbound("weight receiver");
     let mut children = vec![receiver(site, &receiver_address)?];
+    let mut hosts = Vec::new();
     let pool = site.common.engine_pool(model_dir, Vec::new())?;
     for spec in specs {
         let template = EngineProxyArguments {
@@ -79,10 +82,13 @@ pub(super) async fn engines(site: &Site, model_dir: &Path) -> anyhow::Result<Eng
             let proxy = EngineProxyArguments { incarnation, distrust: incarnation > 0, ..host.proxy.clone() };
             EngineHostArguments { proxy, ..host.clone() }
         };
-        children.push(ChildSpec::of_actor(&name, RestartPolicy::PATIENT, || EngineHost, arguments, |_| {}));
+        let address = Address::unbound(&name);
+        children.push(ChildSpec::at_address(&name, RestartPolicy::PATIENT, || EngineHost, arguments, &address));
+        hosts.push(address);
     }
     Ok(Engines {
         children,
+        hosts,
         #[cfg(feature = "torch")]
         embedded,
     })

@@ -5,12 +5,15 @@
 //! [`Node::wait`] gives the end: the run's, told by the controller; or this node's own, with the reason. Whatever happens
 //! it then takes its actors down in order and leaves the cluster.
 
+mod blocks;
 mod bulk;
 mod config;
 mod controller;
+mod drain;
 mod engines;
 mod error;
 mod roles;
+mod outbox;
 mod service;
 mod site;
 mod spread;
@@ -25,6 +28,7 @@ use greenroom_core::{
     startup_cause,
 };
 use greenroom_identity::Identity;
+use greenroom_engine::EngineHostInput;
 use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, NodeMessage};
@@ -50,6 +54,8 @@ pub const ADDRESS_FILE: &str = "address";
 const LAST_WORDS_MS: u64 = 30_000;
 /// How long the controller waits for the others to leave after it told them of the end.
 const FAREWELL: Duration = Duration::from_secs(20);
+/// How long a node that ends waits for the controller to have noted what happened here.
+const LAST_EVENTS_MS: u64 = 5_000;
 const ENLIST_WAIT_MS: u64 = 10_000;
 const ENLIST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -76,6 +82,7 @@ pub struct Node {
     pools: roles::Pools,
     controller: Option<Controller>,
     _data_plane: Option<greenroom_dataplane::Server>,
+    hosts: Vec<Address<EngineHostInput>>,
     #[cfg(feature = "torch")]
     embedded: Vec<greenroom_policy::server::RunningEngine>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -115,16 +122,20 @@ impl Node {
         listen(&cluster, &node.cluster.node, &sender);
         let enlisted = match &ledger {
             Some(ledger) => {
-                let first = controller::first_lease(&ledger.database, seam.clock.now_ms())?;
-                let own = Enlisted { run: run.clone(), first_lease: first };
-                let others = first + greenroom_messages::node::LEASE_BLOCK;
-                let desk = controller::enlistment(run.clone(), settings, others);
+                let own = Enlisted { run: run.clone(), first_lease: ledger.blocks.give(&node.cluster.node) };
+                let desk = controller::enlistment(run.clone(), settings, ledger.blocks.clone());
                 service::CONTROLLER.at(&desk, &cluster);
                 own
             }
             None => enlist(&cluster, &node, settings, &talk).await?,
         };
-        let journal = service::JOURNAL.anywhere(&cluster);
+        let journal = match &ledger {
+            Some(_) => service::JOURNAL.anywhere(&cluster),
+            None => {
+                let source = format!("{}#{}", node.cluster.node, cluster.me().incarnation);
+                outbox::outbox(source, service::JOURNAL.anywhere(&cluster))
+            }
+        };
         let common = Common { config, run: enlisted.run, seam, journal };
         let site = Site { node, cluster, common, identity, talk, first_lease: enlisted.first_lease };
         Self::start_roles(site, ledger, sender, events).await
@@ -144,6 +155,7 @@ impl Node {
         #[cfg(feature = "torch")]
         let mut embedded = Vec::new();
         if site.node.plays("sandbox") {
+        let mut hosts = Vec::new();
             let (more, made) = roles::sandbox(&site).await?;
             children.extend(more);
             pools = made;
@@ -159,6 +171,7 @@ impl Node {
             #[cfg(feature = "torch")]
             {
                 embedded = engines.embedded;
+            hosts = engines.hosts;
             }
         }
         if site.node.plays("rollout") {
@@ -185,6 +198,7 @@ impl Node {
             controller,
             _data_plane: data_plane,
             #[cfg(feature = "torch")]
+            hosts,
             embedded,
             events,
         })
@@ -254,6 +268,7 @@ impl Node {
         NodeEnd::Run { outcome, end: Some(end) }
     }
 
+        controller.blocks.lose_the_dead(&self.site.cluster);
     /// Tells every other node of the end, and waits a while until those that play a role have left.
     async fn say_farewell(&self, outcome: &str) {
         let cluster = &self.site.cluster;
@@ -293,7 +308,7 @@ impl Node {
                     }
                     None => return NodeEnd::Left,
                 },
-                Some(_) = leave.recv() => return NodeEnd::Left,
+                Some(mode) = leave.recv() => return self.depart(mode, leave).await,
                 () = tokio::time::sleep(ENLIST_PAUSE) => {
                     let is_there = controller.is_bound();
                     if is_there != was_there {
@@ -314,6 +329,21 @@ impl Node {
     async fn take_down(self) {
         for pool in &self.pools {
             if let Err(error) = ask(pool, Deadline::after_ms(LAST_WORDS_MS), SandboxPoolMessage::Drain).await {
+    /// Leaves: what is under way ends first, or is handed back, unless a second wish comes.
+    async fn depart(&mut self, mode: StopMode, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
+        let within = Duration::from_secs(self.site.node.drain_s);
+        let drained = drain::drain(&self.site, &self.pools, &self.hosts, within);
+        tokio::select! {
+            biased;
+            Some(_) = leave.recv() => {}
+            event = self.events.recv() => if let Some(Event::Told(outcome)) = event {
+                return NodeEnd::Run { outcome, end: None };
+            },
+            () = drained, if mode == StopMode::AfterStep => {}
+        }
+        NodeEnd::Left
+    }
+
                 tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
             }
         }
@@ -324,6 +354,12 @@ impl Node {
         #[cfg(feature = "torch")]
         for engine in self.embedded {
             if let Err(error) = engine.shutdown().await {
+        if !self.site.node.plays("controller") {
+            let journal = &self.site.common.journal;
+            if let Err(error) = ask(journal, Deadline::after_ms(LAST_EVENTS_MS), JournalMessage::Flush).await {
+                tracing::warn!(%error, "the last events of this node are not in the run's history");
+            }
+        }
                 tracing::warn!(%error, "an embedded engine did not shut down cleanly");
             }
         }

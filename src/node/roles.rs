@@ -35,9 +35,10 @@ pub(super) fn rollout(site: &Site) -> anyhow::Result<Vec<ChildSpec>> {
     let (engines, conductor) =
         (service::ENGINE_POOL.anywhere(&site.cluster), service::CONDUCTOR.anywhere(&site.cluster));
     let arguments = site.common.rollout_manager(inputs, engines, sandboxes, conductor)?;
-    let address = service::ROLLOUT_MANAGER.here(&site.cluster);
+    let address = service::ROLLOUT_MANAGER.address();
     let (policy, arguments) = (RestartPolicy::PATIENT, move || arguments.clone());
-    Ok(vec![ChildSpec::at_address("rollout manager", policy, || RolloutManager, arguments, &address)])
+    let child = ChildSpec::at_address("rollout manager", policy, || RolloutManager, arguments, &address);
+    Ok(vec![service::ROLLOUT_MANAGER.offered(child, &address, &site.cluster)])
 }
 
 /// The pools of this node, to be drained at its end.
@@ -58,9 +59,10 @@ pub(super) async fn sandbox(site: &Site) -> anyhow::Result<(Vec<ChildSpec>, Pool
     let (mut children, mut pools) = (Vec::new(), Vec::new());
     for image in &images {
         let arguments = site.common.sandbox_pool(image, provider.clone(), numbers.clone());
-        let address = service::sandbox_pool_here(&site.cluster, &image.name);
+        let address = Address::unbound(&format!("sandbox pool {}", image.name));
         let (policy, arguments) = (RestartPolicy::PATIENT, move || arguments.clone());
-        children.push(ChildSpec::at_address(address.name(), policy, || SandboxPool, arguments, &address));
+        let child = ChildSpec::at_address(address.name(), policy, || SandboxPool, arguments, &address);
+        children.push(service::offered(child, &service::sandbox_pool(&image.name), &address, &site.cluster));
         pools.push(address);
     }
     Ok((children, pools))

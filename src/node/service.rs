@@ -1,14 +1,14 @@
 //! The services by which the parts of a run find each other, each with the messages it takes.
 
 use std::marker::PhantomData;
+use std::sync::{Arc, Once};
 
 use greenroom_cluster::Cluster;
-use greenroom_core::Address;
+use greenroom_core::{Address, ChildSpec, ChildStart};
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, NodeMessage};
 use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::{ConductorMessage, JournalMessage};
-use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_messages::trainer::TrainerMessage;
 use greenroom_messages::weights::{PublishedWeightsMessage, WeightPublisherMessage};
 use serde::Serialize;
@@ -31,9 +31,11 @@ pub(super) const PUBLISHER: Service<WeightPublisherMessage> = Service::new("weig
 /// What is published.
 pub(super) const PUBLISHED: Service<PublishedWeightsMessage> = Service::new("published-weights");
 
+const SANDBOX_POOL: &str = "sandbox-pool/";
+
 /// The pool of one image, of which several nodes may have one.
 pub(super) fn sandbox_pool(image: &str) -> String {
-    format!("sandbox-pool/{image}")
+    format!("{SANDBOX_POOL}{image}")
 }
 
 /// What a node hears of the run.
@@ -59,11 +61,14 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Service<M> {
         cluster.anywhere(self.name)
     }
 
-    /// Offers the service on this node, at an address that is still to be bound.
-    pub(super) fn here(&self, cluster: &Cluster) -> Address<M> {
-        let address = Address::unbound(self.name);
-        cluster.serve(self.name, &address);
-        address
+    /// An address of this name for an actor of this node, still to be bound.
+    pub(super) fn address(&self) -> Address<M> {
+        Address::unbound(self.name)
+    }
+
+    /// The child whose first start offers the service from this node: nobody is sent to an actor that does not run yet.
+    pub(super) fn offered(&self, child: ChildSpec, address: &Address<M>, cluster: &Cluster) -> ChildSpec {
+        offered(child, self.name, address, cluster)
     }
 
     /// Offers the service on this node, at this address.
@@ -77,9 +82,26 @@ pub(super) fn node_at(cluster: &Cluster, name: &str) -> Address<NodeMessage> {
     cluster.service(name, &node(name))
 }
 
-/// Offers the pool of an image on this node, at an address that is still to be bound.
-pub(super) fn sandbox_pool_here(cluster: &Cluster, image: &str) -> Address<SandboxPoolMessage> {
-    let address = Address::unbound(&format!("sandbox pool {image}"));
-    cluster.serve(&sandbox_pool(image), &address);
-    address
+/// The child whose first start offers a service from this node.
+pub(super) fn offered<M>(child: ChildSpec, service: &str, address: &Address<M>, cluster: &Cluster) -> ChildSpec
+where
+    M: DeserializeOwned + Send + 'static,
+{
+    let ChildSpec { name, policy, start } = child;
+    let offer = Arc::new((Once::new(), service.to_owned(), address.clone(), cluster.clone()));
+    let start: ChildStart = Box::new(move |supervisor| {
+        let (started, offer) = (start(supervisor), offer.clone());
+        Box::pin(async move {
+            let cell = started.await?;
+            let (once, service, address, cluster) = &*offer;
+            once.call_once(|| cluster.serve(service, address));
+            Ok(cell)
+        })
+    });
+    ChildSpec { name, policy, start }
+}
+
+/// Whether new work comes in by a service.
+pub(super) fn is_admission(service: &str) -> bool {
+    service.starts_with(SANDBOX_POOL) || service == ROLLOUT_MANAGER.name
 }

@@ -29,11 +29,15 @@ pub(super) async fn trainer(site: &Site, model_dir: PathBuf) -> anyhow::Result<(
     };
     let (server, offer) = data_plane(site).await?;
     let published = PublishedWeightsArguments { carrier, offer: Arc::new(offer), seam: site.seam().clone() };
-    let (publishes, lists) = (service::PUBLISHER.here(&site.cluster), service::PUBLISHED.here(&site.cluster));
+    let (publishes, lists) = (service::PUBLISHER.address(), service::PUBLISHED.address());
+    let publisher =
+        ChildSpec::at_address("weight publisher", policy, || WeightPublisher, move || publisher.clone(), &publishes);
+    let published =
+        ChildSpec::at_address("published weights", policy, || PublishedWeights, move || published.clone(), &lists);
     let children = vec![
         learner(site, model_dir)?,
-        ChildSpec::at_address("weight publisher", policy, || WeightPublisher, move || publisher.clone(), &publishes),
-        ChildSpec::at_address("published weights", policy, || PublishedWeights, move || published.clone(), &lists),
+        service::PUBLISHER.offered(publisher, &publishes, &site.cluster),
+        service::PUBLISHED.offered(published, &lists, &site.cluster),
     ];
     Ok((children, server))
 }
@@ -41,10 +45,11 @@ pub(super) async fn trainer(site: &Site, model_dir: PathBuf) -> anyhow::Result<(
 #[cfg(feature = "torch")]
 fn learner(site: &Site, model_dir: PathBuf) -> anyhow::Result<ChildSpec> {
     use greenroom_trainer::{Trainer, TrainerArguments};
-    let address = service::TRAINER.here(&site.cluster);
+    let address = service::TRAINER.address();
     let (config, root) = (site.config().trainer.clone(), site.node.state_dir.clone());
     let arguments = move || TrainerArguments::new(config.clone(), model_dir.clone()).rooted_at(root.clone());
-    Ok(ChildSpec::at_address("trainer", RestartPolicy::PATIENT, || Trainer, arguments, &address))
+    let child = ChildSpec::at_address("trainer", RestartPolicy::PATIENT, || Trainer, arguments, &address);
+    Ok(service::TRAINER.offered(child, &address, &site.cluster))
 }
 
 #[cfg(not(feature = "torch"))]

@@ -53,6 +53,9 @@ pub enum EngineHostInput {
     Update(UpdateWeights, Reply<EngineUpdate>),
     /// An update has ended.
     Brought(u64, EngineUpdate),
+    /// From the node that ends: leave the fleet. Answers when nothing is in flight at the engine any more, or after so many
+    /// milliseconds. Repeatable.
+    Leave(u64, Reply<()>),
 }
 
 greenroom_core::local_message!(EngineHostInput);
@@ -67,6 +70,7 @@ pub struct EngineHostState {
     /// The newest version that the engine was told to load, by whomever.
     told: Option<u64>,
     is_joined: bool,
+    is_leaving: bool,
 }
 
 impl EngineHostState {
@@ -93,8 +97,8 @@ impl EngineHostState {
                 if !was_joined {
                     tracing::info!(%engine, "the engine has joined the fleet");
                 }
-                if let Some(wanted) = wanted.filter(|wanted| self.told.is_none_or(|told| told < wanted.version.number))
-                {
+                let is_news = |wanted: &UpdateWeights| self.told.is_none_or(|told| told < wanted.version.number);
+                if let Some(wanted) = wanted.filter(is_news).filter(|_| !self.is_leaving) {
                     // the host hears of the end itself
                     let (reply, _) = Reply::channel();
                     self.update(wanted, reply, myself);
@@ -104,7 +108,27 @@ impl EngineHostState {
             Err(error) if was_joined => tracing::warn!(%engine, %error, "the fleet is out of reach"),
             Err(error) => tracing::debug!(%engine, %error, "the fleet is out of reach"),
         }
-        myself.send_after(JOIN_EVERY, || EngineHostInput::Join);
+        if !self.is_leaving {
+            myself.send_after(JOIN_EVERY, || EngineHostInput::Join);
+        }
+    }
+
+    /// Has the fleet send nothing more, and waits until what is in flight has ended.
+    fn leave(&mut self, within_ms: u64, reply: Reply<()>) {
+        self.is_leaving = true;
+        let (fleet, engine) = (self.arguments.proxy.fleet.clone(), self.arguments.proxy.spec.engine.clone());
+        let proxy = self.proxy.clone();
+        spawn_named(format!("engine-leave {engine}"), async move {
+            let deadline = Deadline::after_ms(within_ms);
+            let left = ask(&fleet, deadline, |reply| EnginePoolMessage::Remove(engine.clone(), reply)).await;
+            // a fleet that is out of reach, or gives up earlier, does not keep the engine from finishing
+            let idle = ask(&proxy, deadline, EngineProxyMessage::Drain).await;
+            match (left, idle) {
+                (Ok(Ok(())), Ok(())) => tracing::info!(%engine, "the engine has left the fleet"),
+                (left, idle) => tracing::warn!(%engine, ?left, ?idle, "the engine leaves with turns in flight"),
+            }
+            reply.send(());
+        });
     }
 
     /// Applies the weights on this host, then has the proxy load them.
@@ -185,7 +209,7 @@ impl Actor for EngineHost {
             }
             other => inner.cast(other).map_err(|_| ()),
         });
-        Ok(EngineHostState { arguments, proxy, published, told: None, is_joined: false })
+        Ok(EngineHostState { arguments, proxy, published, told: None, is_joined: false, is_leaving: false })
     }
 
     async fn post_start(&self, myself: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
@@ -200,10 +224,12 @@ impl Actor for EngineHost {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
+            EngineHostInput::Join if state.is_leaving => {}
             EngineHostInput::Join => state.join(&myself),
             EngineHostInput::Joined(joined) => state.on_joined(joined, &myself),
             EngineHostInput::Update(wish, reply) => state.update(wish, reply, &myself),
             EngineHostInput::Brought(number, update) => state.on_brought(number, &update),
+            EngineHostInput::Leave(within_ms, reply) => state.leave(within_ms, reply),
         }
         Ok(())
     }

@@ -102,10 +102,29 @@ pub enum JournalMessage {
 
 greenroom_core::local_message!(JournalMessage);
 
+    /// From another node: what happened there. Answers when it is written; what was written before is not written again, so
+    /// it is repeatable.
+    RecordAll(EventsFrom, Reply<()>),
 /// Something that happened. Dates are added by the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 #[non_exhaustive]
+/// Events of one node, in order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct EventsFrom {
+    /// The node and its incarnation.
+    pub source: String,
+    /// The number of the first event here; a source numbers its events from 1.
+    pub first: u64,
+    /// The events.
+    pub events: Vec<NumberedEvent>,
+}
+
+/// An event as it crosses to another node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NumberedEvent(#[serde(with = "as_json")] pub RunEvent);
+
 pub enum RunEvent {
     /// A rollout was admitted.
     RolloutIssued {

@@ -20,7 +20,7 @@ use crate::conductor::ConductorState;
 pub use crate::policy_step::ConductorParts;
 use crate::{Database, RunConfig, RunDirectory, RunError, RunSummary};
 
-const TICK: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_secs(1);
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]

@@ -86,6 +86,15 @@ impl Actor for Journal {
                 state.write()?;
                 reply.send(());
             }
+            JournalInput::Message(JournalMessage::RecordAll(from, reply)) => {
+                state.write()?;
+                let date = state.arguments.clock.now_ms();
+                let events = state.arguments.database.record_from(from, date)?;
+                if let Some(feed) = &state.arguments.feed {
+                    events.into_iter().for_each(|event| drop(feed.send(event)));
+                }
+                reply.send(());
+            }
             JournalInput::Message(JournalMessage::Record(event)) => {
                 if let Some(feed) = &state.arguments.feed {
                     // nobody listening is no trouble

@@ -193,6 +193,13 @@ impl EnginePoolState {
 
     fn on_relayed(&mut self, key: u64, turn: PendingTurn, relayed: Relayed) {
         let turn_released = self.released.contains(&key);
+        let relayed = match relayed {
+            Relayed::Unreachable(failure) => {
+                self.lose_host(key, &failure.message);
+                Relayed::NotSent(failure)
+            }
+            relayed => relayed,
+        };
         let answer = match relayed {
             Relayed::NotSent(_) if !self.closed && !turn_released => {
                 self.router.requeue(key, self.now_ms() + NOT_TAKEN_WAIT_MS);
@@ -202,7 +209,7 @@ impl EnginePoolState {
             Relayed::NotSent(_) if turn_released => {
                 failure(EngineFailureKind::Released, "the rollout gave up its turn")
             }
-            Relayed::NotSent(failure) => Err(failure),
+            Relayed::NotSent(failure) | Relayed::Unreachable(failure) => Err(failure),
             Relayed::Answered(answer) => answer,
             Relayed::Abandoned => {
                 self.turns.insert(key, turn);
@@ -312,17 +319,25 @@ impl EnginePoolState {
     /// A host that is silent has lost its engine, as far as the fleet can tell.
     fn look_for_silence(&mut self) {
         for engine in self.members.silent(self.now_ms()) {
-            let known = self.router.status(&engine).is_some_and(|status| status.state != EngineState::Lost);
-            let Some(spec) = self.members.spec(&engine).filter(|_| known) else { continue };
-            let trouble = format!("its host was not heard of for {} s", JOIN_LEASE_MS / 1_000);
-            self.router.set_status(first_status(spec, EngineState::Lost, Some(trouble.clone())));
-            self.record(RunEvent::EngineMoved {
-                engine,
-                state: EngineState::Lost,
-                version: None,
-                trouble: Some(trouble),
-            });
+            self.set_lost(&engine, format!("its host was not heard of for {} s", JOIN_LEASE_MS / 1_000));
         }
+    }
+
+    /// The host of the engine that a turn was meant for is gone: nothing more goes there until it joins again. Else a dead
+    /// engine, which is never busy, would be the first choice until its silence shows.
+    fn lose_host(&mut self, key: u64, reason: &str) {
+        let Some(engine) = self.router.engine_of(key).cloned() else { return };
+        if self.members.forget_join(&engine) {
+            self.set_lost(&engine, reason.to_owned());
+        }
+    }
+
+    fn set_lost(&mut self, engine: &EngineId, trouble: String) {
+        let known = self.router.status(engine).is_some_and(|status| status.state != EngineState::Lost);
+        let Some(spec) = self.members.spec(engine).filter(|_| known) else { return };
+        self.router.set_status(first_status(spec, EngineState::Lost, Some(trouble.clone())));
+        let (engine, state) = (engine.clone(), EngineState::Lost);
+        self.record(RunEvent::EngineMoved { engine, state, version: None, trouble: Some(trouble) });
     }
 
     fn on_remove(

@@ -31,8 +31,8 @@ pub(super) struct Member {
 pub(super) enum MemberKind {
     /// The fleet itself: the proxy is running or to be started again.
     Own(Box<OwnProxy>),
-    /// A host elsewhere, heard of last at this time of the clock.
-    Joined { heard_ms: u64 },
+    /// A host elsewhere, heard of last at this time of the clock; `None` when it turned out to be gone since.
+    Joined { heard_ms: Option<u64> },
 }
 
 /// A proxy that the fleet supervises.
@@ -105,12 +105,23 @@ impl Members {
     /// Takes an engine in whose host supervises its proxy. `true` when it, or its host's present proxy, is new here.
     pub fn join(&mut self, spec: EngineSpec, address: Address<EngineProxyMessage>, now_ms: u64) -> bool {
         let heard = self.by_engine.get(&spec.engine).and_then(|member| match member.kind {
-            MemberKind::Joined { heard_ms } => Some(heard_ms),
+            MemberKind::Joined { heard_ms } => heard_ms,
             MemberKind::Own(_) => None,
         });
-        let kind = MemberKind::Joined { heard_ms: now_ms };
+        let kind = MemberKind::Joined { heard_ms: Some(now_ms) };
         self.by_engine.insert(spec.engine.clone(), Member { address, spec, kind });
         heard.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
+    }
+
+    /// The host of this engine is gone: its next word counts as its first. `false` where the fleet supervises the proxy.
+    pub fn forget_join(&mut self, engine: &EngineId) -> bool {
+        match self.by_engine.get_mut(engine).map(|member| &mut member.kind) {
+            Some(MemberKind::Joined { heard_ms }) => {
+                *heard_ms = None;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Whether the fleet supervises this engine's proxy itself.
@@ -121,7 +132,9 @@ impl Members {
     /// The engines whose hosts have been silent for too long.
     pub fn silent(&self, now_ms: u64) -> Vec<EngineId> {
         let is_silent = |member: &Member| match member.kind {
-            MemberKind::Joined { heard_ms } => now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS,
+            MemberKind::Joined { heard_ms } => {
+                heard_ms.is_some_and(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
+            }
             MemberKind::Own(_) => false,
         };
         let silent = self.by_engine.iter().filter(|(_, member)| is_silent(member));

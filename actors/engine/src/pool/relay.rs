@@ -30,6 +30,8 @@ pub enum Relayed {
     Answered(Answer),
     /// It was not sent to the engine: it may be queued again.
     NotSent(EngineFailure),
+    /// It was not sent, because nobody is there: its host is gone.
+    Unreachable(EngineFailure),
     /// Nobody waits for it any more.
     Abandoned,
 }
@@ -40,7 +42,7 @@ pub(super) async fn relay(proxy: &Address<EngineProxyMessage>, pending: &mut Pen
     let request = GenerateRequest { timeout_ms, ..pending.request.clone() };
     let (question, answer) = Reply::channel();
     if let Err(gone) = proxy.cast(EngineProxyMessage::Generate(request, question)) {
-        return Relayed::NotSent(failure(EngineFailureKind::NoEngine, gone.to_string()));
+        return Relayed::Unreachable(failure(EngineFailureKind::NoEngine, gone.to_string()));
     }
     let limit = Instant::now().checked_add(Duration::from_millis(timeout_ms)).map(|limit| limit + GRACE);
     let out_of_time = async {

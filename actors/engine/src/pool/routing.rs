@@ -127,6 +127,11 @@ impl Router {
         self.waiting.keys().copied().collect()
     }
 
+    /// The engine that a request is at.
+    pub fn engine_of(&self, key: u64) -> Option<&EngineId> {
+        self.assigned.get(&key).map(|assigned| &assigned.engine)
+    }
+
     /// How many requests are at an engine.
     pub fn assigned(&self) -> usize {
         self.assigned.len()

@@ -20,6 +20,8 @@ use crate::tokens::SampledReply;
 const CONTINUATIONS: u32 = 32;
 /// The wait after an abort that brought no token, so that a paused engine is not asked in a tight loop.
 const EMPTY_ABORT_WAIT: Duration = Duration::from_millis(500);
+/// How often a fleet that is not there is looked for.
+const ABSENCE_LOOK: Duration = Duration::from_millis(200);
 /// How much later than the request's own time-out the question is given up.
 const ANSWER_GRACE_MS: u64 = 10_000;
 
@@ -139,6 +141,10 @@ async fn ask_fleet(setting: &EpisodeSetting, request: GenerateRequest) -> Result
     let failed = |message: String| TurnFailure::Infra(InfraFailure { kind: InfraKind::Engine, message });
     let deadline = Deadline::after_ms(request.timeout_ms + ANSWER_GRACE_MS);
     let rid = request.rid.clone();
+    // a fleet on another node may be on its way back; what was not sent yet can wait for it
+    while !setting.engines.is_bound() && deadline.remaining() > Duration::from_millis(ANSWER_GRACE_MS) {
+        tokio::time::sleep(ABSENCE_LOOK).await;
+    }
     let question = |reply: Reply<_>| EnginePoolMessage::Generate(request, reply);
     let answer = ask(&setting.engines, deadline, question).await.map_err(|error| {
         setting.record(RunEvent::AskFailed { asker: rid.clone(), error: error.to_string() });

@@ -12,9 +12,12 @@ use greenroom_messages::sandbox::{
     ClaimLease, ClaimedLease, ExecOutcome, ExecRequest, SandboxFailure, SandboxFailureKind, SandboxFile,
     SandboxLeaseMessage, SandboxPoolMessage, Shell,
 };
+use tokio::time::Duration;
 
 /// How much later than the work's own time-out a question to the sandbox is given up.
 const ANSWER_GRACE_MS: u64 = 30_000;
+/// The wait before a pool that is not there is asked again.
+const AGAIN: Duration = Duration::from_millis(250);
 const MOVE_FILES_WAIT_MS: u64 = 120_000;
 const RELEASE_WAIT_MS: u64 = 60_000;
 const WRITING: &str = "writing files";
@@ -48,20 +51,41 @@ impl Drop for PendingClaim {
     }
 }
 
-/// Claims a box.
+/// Claims a box. A pool that is not there, or ends before it has given one, may be back (or another node's may answer): it
+/// is asked again while the claim's wait lasts.
 pub(super) async fn claim(
     pool: &Address<SandboxPoolMessage>,
     request: ClaimLease,
 ) -> Result<ClaimedLease, InfraFailure> {
+    let patience = Deadline::after_ms(request.wait_ms);
+    loop {
+        let wait_ms = patience.remaining().as_millis() as u64;
+        let absent = match claim_once(pool, ClaimLease { wait_ms, ..request.clone() }).await {
+            Ok(claimed) => return claimed.map_err(|failure| sandbox_failed("claim", failure)),
+            Err(absent) => absent,
+        };
+        if patience.remaining() <= AGAIN {
+            return Err(sandbox_failed("claim", absent));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Asks for a box; fails when the pool is not there to give one.
+async fn claim_once(
+    pool: &Address<SandboxPoolMessage>,
+    request: ClaimLease,
+) -> Result<Result<ClaimedLease, SandboxFailure>, String> {
     let deadline = Deadline::after_ms(request.wait_ms + ANSWER_GRACE_MS);
     let (reply, answer) = Reply::channel();
     let mut pending = PendingClaim { answer };
-    pool.cast(SandboxPoolMessage::Claim(request, reply)).map_err(|gone| sandbox_failed("claim", gone))?;
+    pool.cast(SandboxPoolMessage::Claim(request, reply)).map_err(|gone| gone.to_string())?;
     match tokio::time::timeout_at(deadline.instant(), &mut pending.answer).await {
-        Ok(Ok(Ok(claimed))) => Ok(claimed),
-        Ok(Ok(Err(failure))) => Err(sandbox_failed("claim", failure)),
-        Ok(Err(_)) => Err(sandbox_failed("claim", format!("{} dropped the question without an answer", pool.name()))),
-        Err(_) => Err(sandbox_failed("claim", format!("{} did not answer in time", pool.name()))),
+        Ok(Ok(Err(failure))) if failure.kind == SandboxFailureKind::Closed => Err(failure.to_string()),
+        Ok(Ok(answer)) => Ok(answer),
+        // what such a pool had given ends with it
+        Ok(Err(_)) => Err(format!("{} dropped the question without an answer", pool.name())),
+        Err(_) => Err(format!("{} did not answer in time", pool.name())),
     }
 }
 

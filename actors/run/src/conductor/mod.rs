@@ -20,7 +20,8 @@ use crate::report::{StepLine, talk_measurement, talk_warm_start};
 use crate::signal::{self, NoSignal};
 use crate::{BatchMetrics, BatchState, Facts, RunError, Schedule, StepCommit, resume_point, schedule};
 
-const REASSERT_MS: u64 = 30_000;
+/// How often the batches under way are asked for again: a RolloutManager that was started anew knows of none before.
+const REASSERT_MS: u64 = 5_000;
 const RETRY_WAIT_MS: u64 = 2_000;
 /// How many of those that are to be forgotten are named again.
 const FORGOTTEN_AGAIN: usize = 8;
@@ -54,6 +55,8 @@ pub struct ConductorState {
     /// When something last went on, and when batches were last asserted; milliseconds of the seam's clock.
     progress_ms: u64,
     asserted_ms: u64,
+    /// Whether somebody rolled out at the last look.
+    rollouts_there: bool,
     phase: String,
     /// Who is told of finished steps, by name.
     subscribers: BTreeMap<String, Address<StepFinished>>,
@@ -91,6 +94,7 @@ impl ConductorState {
             step_begun_ms: now_ms,
             progress_ms: now_ms,
             asserted_ms: now_ms,
+            rollouts_there: true,
             phase: String::new(),
             subscribers: BTreeMap::new(),
             ended: false,
@@ -387,7 +391,9 @@ impl ConductorState {
             let reason = format!("no group of {} finished for {} s", names.join(", "), silence_ms / 1_000);
             return Err(RunError::Part { part: "rollouts".to_owned(), reason });
         }
-        if now_ms.saturating_sub(self.asserted_ms) >= REASSERT_MS {
+        let there = self.arguments.parts.rollouts.is_bound();
+        let is_back = there && !std::mem::replace(&mut self.rollouts_there, there);
+        if is_back || now_ms.saturating_sub(self.asserted_ms) >= REASSERT_MS {
             self.asserted_ms = now_ms;
             for batch in running {
                 self.assert_batch(batch)?;

@@ -76,7 +76,27 @@ impl Database {
             for rollout in &finished.rollouts {
                 write_rollout(transaction, rollout, self.epoch, now_ms)?;
             }
+            // attempts that a lost RolloutManager had issued: nobody else can say how they ended
+            transaction.execute(
+                "UPDATE rollouts SET state = 'ended', ended_ms = ?2, outcome = 'cancelled', detail = 'node_lost'
+                 WHERE group_id = ?1 AND ended_ms IS NULL",
+                params![finished.group.to_string(), now_ms],
+            )?;
             Ok(())
+        })
+    }
+
+    /// Ends the leases with these numbers that are open: the node that held their boxes is gone, and the boxes with it.
+    pub fn lose_leases(&self, numbers: std::ops::Range<u64>) -> Result<u64, RunError> {
+        let now_ms = self.clock.now_ms();
+        self.write(|transaction| {
+            let lost = transaction.execute(
+                "UPDATE leases SET ended_ms = ?1, reason = 'node_lost',
+                     ended_seq = (SELECT coalesce(max(seq), 0) FROM events)
+                 WHERE ended_ms IS NULL AND lease >= ?2 AND lease < ?3",
+                params![now_ms, numbers.start, numbers.end],
+            )?;
+            Ok(lost as u64)
         })
     }
 

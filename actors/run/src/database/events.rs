@@ -1,7 +1,7 @@
 //! What the Journal writes: every event as it is, and its effect on the tables that people ask.
 
-use greenroom_messages::run::RunEvent;
-use rusqlite::{Transaction, params};
+use greenroom_messages::run::{EventsFrom, NumberedEvent, RunEvent};
+use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{Database, snake};
 use crate::RunError;
@@ -14,6 +14,26 @@ impl Database {
                 record_one(transaction, self.epoch, *at_ms, event)?;
             }
             Ok(())
+        })
+    }
+
+    /// Writes events of another node, those that were not written before, and gives them back.
+    pub fn record_from(&self, from: EventsFrom, at_ms: u64) -> Result<Vec<RunEvent>, RunError> {
+        let EventsFrom { source, first, events } = from;
+        self.write(|transaction| {
+            let known = transaction
+                .query_row("SELECT last FROM sources WHERE source = ?1", [&source], |row| row.get::<_, u64>(0))
+                .optional()?;
+            let last = first.saturating_add(events.len() as u64).saturating_sub(1);
+            let written = known.map_or(0, |known| (known + 1).saturating_sub(first)) as usize;
+            let new: Vec<RunEvent> = events.into_iter().skip(written).map(|NumberedEvent(event)| event).collect();
+            for event in &new {
+                record_one(transaction, self.epoch, at_ms, event)?;
+            }
+            if !new.is_empty() {
+                transaction.execute("INSERT OR REPLACE INTO sources VALUES (?1, ?2)", params![source, last])?;
+            }
+            Ok(new)
         })
     }
 }

@@ -15,6 +15,11 @@ CREATE TABLE IF NOT EXISTS processes (
     ended_ms      INTEGER,
     ending        TEXT
 );
+-- Up to which of its events each other node, with its incarnation, is written.
+CREATE TABLE IF NOT EXISTS sources (
+    source        TEXT PRIMARY KEY,
+    last          INTEGER NOT NULL
+);
 CREATE TABLE IF NOT EXISTS batches (
     batch             TEXT PRIMARY KEY,
     first_position    INTEGER NOT NULL,
