@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use greenroom_core::{Address, ChildSpec, RestartPolicy};
+use greenroom_cluster::Cluster;
+use greenroom_core::{Address, ChildSpec, RestartPolicy, Seam};
 use greenroom_engine::EnginePool;
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, LEASE_BLOCK};
@@ -19,6 +20,7 @@ use greenroom_tokens::{ChatTemplate, Tokenizer};
 use tokio::sync::{oneshot, watch};
 
 use super::blocks::LeaseBlocks;
+use super::service;
 use super::site::Site;
 use crate::config::Config;
 use crate::up::{Talk, data, end, inputs};
@@ -27,11 +29,11 @@ use crate::up::{Talk, data, end, inputs};
 pub(super) struct Ledger {
     pub(super) directory: RunDirectory,
     pub(super) database: Database,
+    pub(super) blocks: Arc<LeaseBlocks>,
 }
 
 impl Ledger {
     /// Opens the run in `dir`, or begins it there.
-    pub(super) blocks: Arc<LeaseBlocks>,
     pub(super) fn open(dir: &Path, run: &RunId, config: &Config, seam: &greenroom_core::Seam) -> anyhow::Result<Self> {
         let is_there = dir.join("run.db").exists();
         let directory = if is_there { RunDirectory::resume(dir) } else { RunDirectory::create(dir) }?;
@@ -104,6 +106,7 @@ pub(super) struct Controller {
     pub(super) progress: watch::Receiver<RunStatus>,
     pub(super) ended: oneshot::Receiver<RunEnd>,
     pub(super) end: end::End,
+    pub(super) blocks: Arc<LeaseBlocks>,
 }
 
 /// Makes the actors of the role, and offers them to the cluster.
@@ -120,7 +123,9 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
     let pool = site.common.engine_pool(model_dir, site.common.external_engines())?;
     let lead = conductor_arguments(site, ledger, &engines, &journal, progress_sender, talk, end.clone())?;
     let policy = RestartPolicy::PATIENT;
-    pub(super) blocks: Arc<LeaseBlocks>,
+    let writer = ChildSpec::at_address("journal", RestartPolicy::NEVER, || Journal, write, &journal);
+    let fleet = ChildSpec::at_address("engine pool", policy, || EnginePool, move || pool.clone(), &engines);
+    let leader = ChildSpec::at_address("conductor", policy, || Conductor, move || lead.clone(), &conductor);
     let children = vec![
         // a journal that cannot write must not be papered over
         service::JOURNAL.offered(writer, &journal, &site.cluster),
@@ -139,9 +144,6 @@ fn conductor_arguments(
     progress: watch::Sender<RunStatus>,
     talk: Talk,
     end: end::End,
-    let writer = ChildSpec::at_address("journal", RestartPolicy::NEVER, || Journal, write, &journal);
-    let fleet = ChildSpec::at_address("engine pool", policy, || EnginePool, move || pool.clone(), &engines);
-    let leader = ChildSpec::at_address("conductor", policy, || Conductor, move || lead.clone(), &conductor);
 ) -> anyhow::Result<ConductorArguments> {
     let config = site.config();
     let datasets = data::datasets(config)?;

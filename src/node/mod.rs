@@ -12,8 +12,8 @@ mod controller;
 mod drain;
 mod engines;
 mod error;
-mod roles;
 mod outbox;
+mod roles;
 mod service;
 mod site;
 mod spread;
@@ -27,8 +27,8 @@ use greenroom_core::{
     Address, ChildFailure, Deadline, Faults, Seam, Supervisor, SupervisorArguments, SupervisorMessage, ask,
     startup_cause,
 };
-use greenroom_identity::Identity;
 use greenroom_engine::EngineHostInput;
+use greenroom_identity::Identity;
 use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, NodeMessage};
@@ -52,10 +52,10 @@ use site::Site;
 pub const ADDRESS_FILE: &str = "address";
 
 const LAST_WORDS_MS: u64 = 30_000;
-/// How long the controller waits for the others to leave after it told them of the end.
-const FAREWELL: Duration = Duration::from_secs(20);
 /// How long a node that ends waits for the controller to have noted what happened here.
 const LAST_EVENTS_MS: u64 = 5_000;
+/// How long the controller waits for the others to leave after it told them of the end.
+const FAREWELL: Duration = Duration::from_secs(20);
 const ENLIST_WAIT_MS: u64 = 10_000;
 const ENLIST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -80,9 +80,9 @@ pub struct Node {
     site: Site,
     supervisor: ActorRef<SupervisorMessage>,
     pools: roles::Pools,
+    hosts: Vec<Address<EngineHostInput>>,
     controller: Option<Controller>,
     _data_plane: Option<greenroom_dataplane::Server>,
-    hosts: Vec<Address<EngineHostInput>>,
     #[cfg(feature = "torch")]
     embedded: Vec<greenroom_policy::server::RunningEngine>,
     events: mpsc::UnboundedReceiver<Event>,
@@ -152,10 +152,10 @@ impl Node {
         let mut children = Vec::new();
         let mut pools = Vec::new();
         let mut data_plane = None;
+        let mut hosts = Vec::new();
         #[cfg(feature = "torch")]
         let mut embedded = Vec::new();
         if site.node.plays("sandbox") {
-        let mut hosts = Vec::new();
             let (more, made) = roles::sandbox(&site).await?;
             children.extend(more);
             pools = made;
@@ -168,10 +168,10 @@ impl Node {
         if site.node.plays("engine") {
             let engines = engines::engines(&site, &model_dir).await?;
             children.extend(engines.children);
+            hosts = engines.hosts;
             #[cfg(feature = "torch")]
             {
                 embedded = engines.embedded;
-            hosts = engines.hosts;
             }
         }
         if site.node.plays("rollout") {
@@ -195,10 +195,10 @@ impl Node {
             site,
             supervisor,
             pools,
+            hosts,
             controller,
             _data_plane: data_plane,
             #[cfg(feature = "torch")]
-            hosts,
             embedded,
             events,
         })
@@ -265,10 +265,10 @@ impl Node {
         if let Err(error) = ask(&controller.journal, Deadline::after_ms(LAST_WORDS_MS), JournalMessage::Flush).await {
             tracing::warn!(%error, "the last events may not be in the run database");
         }
+        controller.blocks.lose_the_dead(&self.site.cluster);
         NodeEnd::Run { outcome, end: Some(end) }
     }
 
-        controller.blocks.lose_the_dead(&self.site.cluster);
     /// Tells every other node of the end, and waits a while until those that play a role have left.
     async fn say_farewell(&self, outcome: &str) {
         let cluster = &self.site.cluster;
@@ -326,9 +326,6 @@ impl Node {
         }
     }
 
-    async fn take_down(self) {
-        for pool in &self.pools {
-            if let Err(error) = ask(pool, Deadline::after_ms(LAST_WORDS_MS), SandboxPoolMessage::Drain).await {
     /// Leaves: what is under way ends first, or is handed back, unless a second wish comes.
     async fn depart(&mut self, mode: StopMode, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
         let within = Duration::from_secs(self.site.node.drain_s);
@@ -344,6 +341,9 @@ impl Node {
         NodeEnd::Left
     }
 
+    async fn take_down(self) {
+        for pool in &self.pools {
+            if let Err(error) = ask(pool, Deadline::after_ms(LAST_WORDS_MS), SandboxPoolMessage::Drain).await {
                 tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
             }
         }
@@ -351,15 +351,15 @@ impl Node {
         if let Err(error) = self.supervisor.stop_and_wait(Some("the node ends".to_owned()), wait).await {
             tracing::warn!(%error, "some actors did not end in time");
         }
-        #[cfg(feature = "torch")]
-        for engine in self.embedded {
-            if let Err(error) = engine.shutdown().await {
         if !self.site.node.plays("controller") {
             let journal = &self.site.common.journal;
             if let Err(error) = ask(journal, Deadline::after_ms(LAST_EVENTS_MS), JournalMessage::Flush).await {
                 tracing::warn!(%error, "the last events of this node are not in the run's history");
             }
         }
+        #[cfg(feature = "torch")]
+        for engine in self.embedded {
+            if let Err(error) = engine.shutdown().await {
                 tracing::warn!(%error, "an embedded engine did not shut down cleanly");
             }
         }

@@ -98,17 +98,13 @@ pub enum JournalMessage {
     Record(#[serde(with = "as_json")] RunEvent),
     /// From whoever ends the run: answers when everything recorded before is written. Repeatable.
     Flush(Reply<()>),
+    /// From another node: what happened there. Answers when it is written; what was written before is not written again, so
+    /// it is repeatable.
+    RecordAll(EventsFrom, Reply<()>),
 }
 
 greenroom_core::local_message!(JournalMessage);
 
-    /// From another node: what happened there. Answers when it is written; what was written before is not written again, so
-    /// it is repeatable.
-    RecordAll(EventsFrom, Reply<()>),
-/// Something that happened. Dates are added by the journal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
-#[non_exhaustive]
 /// Events of one node, in order.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct EventsFrom {
@@ -125,6 +121,10 @@ pub struct EventsFrom {
 #[serde(transparent)]
 pub struct NumberedEvent(#[serde(with = "as_json")] pub RunEvent);
 
+/// Something that happened. Dates are added by the journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+#[non_exhaustive]
 pub enum RunEvent {
     /// A rollout was admitted.
     RolloutIssued {
