@@ -45,6 +45,13 @@ pub(crate) enum Command {
     #[cfg(feature = "cluster")]
     #[command(after_help = NODE_STATUSES)]
     Node(NodeCommand),
+    /// Look at a run over several machines and steer it, verb by verb.
+    #[cfg(feature = "cluster")]
+    Shell(ShellWay),
+    /// Do one verb of the shell: `greenroom ctl … help` lists them.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = CTL_STATUSES)]
+    Ctl(Ctl),
     /// Make an authority, and certificates for nodes and people.
     #[cfg(feature = "cluster")]
     Ca {
@@ -107,6 +114,51 @@ pub(crate) struct NodeCommand {
     /// End with this process, which started the node and tells people of its end.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) parent: Option<u32>,
+}
+
+/// What the exit status of one verb tells.
+#[cfg(feature = "cluster")]
+const CTL_STATUSES: &str = "Exit status: 0 when the verb was done, 1 when it was not, 2 when it is no verb, 5 when it takes the \
+                            role operator; of doctor: 0 well, 1 doubtful, 2 ill.";
+
+/// How a shell gets into a run's cluster.
+#[cfg(feature = "cluster")]
+#[derive(Args)]
+pub(crate) struct ShellWay {
+    /// The address of any node of the run.
+    #[arg(long, value_name = "HOST:PORT", env = "GREENROOM_AT", default_value = "127.0.0.1:4700")]
+    pub(crate) at: String,
+    /// The run's name.
+    #[arg(long, value_name = "NAME", env = "GREENROOM_RUN", default_value = "")]
+    pub(crate) run: String,
+    /// A directory with ca.pem, one certificate and its key, as `greenroom ca issue --out` makes it.
+    #[arg(long, value_name = "DIR", env = "GREENROOM_TLS_DIR", conflicts_with_all = ["ca", "certificate", "key"])]
+    pub(crate) tls_dir: Option<PathBuf>,
+    /// The authority's certificate.
+    #[arg(long, value_name = "FILE", requires_all = ["certificate", "key"])]
+    pub(crate) ca: Option<PathBuf>,
+    /// The shell's certificate: an operator's, or a viewer's.
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    pub(crate) certificate: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "certificate"])]
+    pub(crate) key: Option<PathBuf>,
+    /// The file with the cluster's secret.
+    #[arg(long, value_name = "FILE", env = "GREENROOM_COOKIE_FILE")]
+    pub(crate) cookie_file: Option<PathBuf>,
+    /// How answers are shown: table, json or yaml.
+    #[arg(short, long, default_value = "table")]
+    pub(crate) output: greenroom::shell::Output,
+}
+
+#[cfg(feature = "cluster")]
+#[derive(Args)]
+pub(crate) struct Ctl {
+    #[command(flatten)]
+    pub(crate) way: ShellWay,
+    /// The verb and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "VERB")]
+    pub(crate) words: Vec<String>,
 }
 
 #[cfg(feature = "cluster")]

@@ -91,6 +91,8 @@ pub fn pages() -> Vec<&'static ErrorPage> {
         #[cfg(feature = "cluster")]
         crate::node::NODE_ERRORS,
         #[cfg(feature = "cluster")]
+        crate::shell::SHELL_ERRORS,
+        #[cfg(feature = "cluster")]
         greenroom_cluster::ERRORS,
         greenroom_identity::ERRORS,
         greenroom_dataplane::ERRORS,

@@ -3,11 +3,15 @@
 #[cfg(feature = "cluster")]
 mod ca;
 mod check;
+#[cfg(feature = "cluster")]
+mod ctl;
 mod dataset;
 mod dataset_check;
 mod engine;
 #[cfg(feature = "cluster")]
 mod node;
+#[cfg(feature = "cluster")]
+mod shell;
 mod signals;
 mod up;
 
@@ -29,6 +33,10 @@ pub(crate) fn run(command: Command, log_file: &LogFile) -> anyhow::Result<ExitCo
         Command::Engine(engine) => engine::run(engine),
         #[cfg(feature = "cluster")]
         Command::Node(node) => node::run(node, log_file),
+        #[cfg(feature = "cluster")]
+        Command::Shell(way) => shell::run(&way),
+        #[cfg(feature = "cluster")]
+        Command::Ctl(ctl) => ctl::run(ctl),
         #[cfg(feature = "cluster")]
         Command::Ca { command } => ca::run(command),
         Command::Explain { code } => explain(code.as_deref()),

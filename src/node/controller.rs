@@ -14,14 +14,16 @@ use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, LEASE_BLOCK}
 use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus};
 use greenroom_messages::{Purpose, RunId};
 use greenroom_run::{
-    Conductor, ConductorArguments, ConductorParts, Database, Journal, JournalArguments, RunDirectory, RunEnd,
+    Conductor, ConductorArguments, ConductorParts, Database, DatabaseReader, Journal, JournalArguments, RunDirectory,
+    RunEnd,
 };
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use tokio::sync::{oneshot, watch};
 
 use super::blocks::LeaseBlocks;
-use super::service;
+use super::desk::{self, Desk};
 use super::site::Site;
+use super::{NodeConfig, service};
 use crate::config::Config;
 use crate::up::{Talk, data, end, inputs};
 
@@ -61,6 +63,19 @@ pub(super) fn enlistment(run: RunId, settings: String, blocks: Arc<LeaseBlocks>)
         reply.send(answer);
         Ok(())
     })
+}
+
+/// Opens the desk at which people look at the run and steer it; it answers before the gang is complete.
+pub(super) fn open_desk(ledger: &Ledger, cluster: &Cluster, node: &NodeConfig, config: &Config, seam: &Seam) {
+    desk::serve(Desk {
+        cluster: cluster.clone(),
+        node: node.clone(),
+        config: config.clone(),
+        database: ledger.database.clone(),
+        reader: DatabaseReader::new(&ledger.directory.database()),
+        run_dir: ledger.directory.path().to_owned(),
+        clock: seam.clock,
+    });
 }
 
 fn log_enlist(enlist: &Enlist, answer: &Result<Enlisted, String>) {

@@ -6,9 +6,11 @@
 //! it then takes its actors down in order and leaves the cluster.
 
 mod blocks;
+mod builder;
 mod bulk;
 mod config;
 mod controller;
+mod desk;
 mod drain;
 mod engines;
 mod error;
@@ -39,6 +41,7 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+pub use builder::{Guest, NodeBuilder};
 pub use config::{NodeConfig, NodeDataplane, ROLES};
 pub use error::{NODE_ERRORS, NodeError};
 
@@ -46,6 +49,7 @@ use crate::config::Config;
 use crate::parts::Common;
 use crate::up::{Talk, inputs, model};
 use controller::{Controller, Ledger};
+pub(crate) use desk::DESK;
 use site::Site;
 
 /// The file in a node's `state_dir` that holds the address at which it listens.
@@ -119,12 +123,13 @@ impl Node {
         let cluster = Cluster::start(node.cluster.clone(), seam.clone()).await?;
         write_address(&node.state_dir, &cluster)?;
         let (sender, events) = mpsc::unbounded_channel();
-        listen(&cluster, &node.cluster.node, &sender);
+        listen(&cluster, &node, identity.as_ref().map(Identity::expires_at_ms), &sender);
         let enlisted = match &ledger {
             Some(ledger) => {
                 let own = Enlisted { run: run.clone(), first_lease: ledger.blocks.give(&node.cluster.node) };
                 let desk = controller::enlistment(run.clone(), settings, ledger.blocks.clone());
                 service::CONTROLLER.at(&desk, &cluster);
+                controller::open_desk(ledger, &cluster, &node, &config, &seam);
                 own
             }
             None => enlist(&cluster, &node, settings, &talk).await?,
@@ -377,13 +382,17 @@ fn write_address(state_dir: &std::path::Path, cluster: &Cluster) -> anyhow::Resu
 }
 
 /// Hears what ends a node: the controller's word, and a later start of the same name.
-fn listen(cluster: &Cluster, node: &str, sender: &mpsc::UnboundedSender<Event>) {
-    let told = sender.clone();
-    let address = Address::of_function(&service::node(node), move |message| {
-        let NodeMessage::End { outcome } = message;
-        told.send(Event::Told(outcome)).map_err(|_| ())
+fn listen(cluster: &Cluster, node: &NodeConfig, certificate_ends: Option<u64>, sender: &mpsc::UnboundedSender<Event>) {
+    let (told, state_dir) = (sender.clone(), node.state_dir.clone());
+    let name = service::node(&node.cluster.node);
+    let address = Address::of_function(&name, move |message| match message {
+        NodeMessage::End { outcome } => told.send(Event::Told(outcome)).map_err(|_| ()),
+        NodeMessage::Report(log_bytes, reply) => {
+            desk::report(&state_dir, certificate_ends, log_bytes, reply);
+            Ok(())
+        }
     });
-    cluster.serve(&service::node(node), &address);
+    cluster.serve(&name, &address);
     let (mut events, fenced) = (cluster.events(), sender.clone());
     greenroom_core::spawn_named("node-fence", async move {
         while let Some(event) = events.recv().await {

@@ -30,6 +30,9 @@ pub enum EnginePoolMessage {
     Shutdown(Reply<()>),
     /// From an EngineProxy: its state, load or version changed.
     Changed(EngineStatus),
+    /// From the shell: send this engine no more turns (`true`), or send it turns again (`false`). Answers at once; its state
+    /// tells when it is idle. Repeatable.
+    SetDrained(EngineId, bool, Reply<Result<(), EngineFailure>>),
 }
 
 greenroom_core::local_message!(EnginePoolMessage);

@@ -42,9 +42,28 @@ pub enum NodeMessage {
         /// How the run ended, in words.
         outcome: String,
     },
+    /// From the controller: how this node stands, with so many of the last bytes of its log. Repeatable.
+    Report(u64, Reply<NodeReport>),
 }
 
 greenroom_core::local_message!(NodeMessage);
+
+/// How a node stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its process.
+    pub pid: u32,
+    /// Where it keeps what is its own.
+    pub state_dir: String,
+    /// Free bytes there, for one who is no administrator; `None` where that cannot be told.
+    pub disk_free_bytes: Option<u64>,
+    /// All bytes there.
+    pub disk_bytes: Option<u64>,
+    /// When its certificate ends, milliseconds since 1970; `None` without TLS.
+    pub certificate_ends_at_ms: Option<u64>,
+    /// The end of its log.
+    pub log: String,
+}
 
 /// How many lease numbers a block holds.
 pub const LEASE_BLOCK: u64 = 1 << 20;

@@ -19,6 +19,9 @@ pub enum RolloutManagerMessage {
     CancelRollout(RolloutId, Reply<bool>),
     /// From the shell: hold admission of new rollouts, or let it go on.
     SetPaused(bool),
+    /// From the shell: at most so many rollouts run from now on, at least 1; those that run already may end. A restart of
+    /// the manager takes its configuration's number again.
+    SetMaxRunning(u32),
     /// From the shell: how it stands.
     Status(Reply<RolloutStatus>),
     /// From an AgentLoop, once: how its rollout ended.

@@ -16,6 +16,8 @@ pub enum ConductorMessage {
     Stop(StopMode),
     /// From the shell: hold training (rollouts go on), or let it go on.
     SetTrainingPaused(bool),
+    /// From the shell: bring the present weights to the engines again, as soon as nothing generates. Repeatable.
+    Republish,
     /// From the shell and the live display: how the run stands.
     Status(Reply<RunStatus>),
     /// From anybody: tell this address of every step that is finished from now on, until it leads nowhere. Answers how the
@@ -87,6 +89,8 @@ pub struct RunStatus {
     pub reward: Option<f32>,
     /// Mean reward of the evaluation before training.
     pub eval_before: Option<f32>,
+    /// Whether training is held.
+    pub training_paused: bool,
     /// Whether the run has ended.
     pub ended: bool,
 }
@@ -238,6 +242,13 @@ pub enum RunEvent {
         asker: String,
         /// What happened.
         error: String,
+    },
+    /// A person steers the run; written before it is done.
+    Steered {
+        /// Who: the shell's node, and the role of its certificate.
+        by: String,
+        /// What, as the shell's verb.
+        what: String,
     },
     /// Something a person should know.
     Note {

@@ -139,6 +139,7 @@ impl Actor for Conductor {
             ConductorInput::Message(ConductorMessage::GroupFinished(group)) => state.on_group(*group),
             ConductorInput::Message(ConductorMessage::Stop(mode)) => state.on_stop(mode),
             ConductorInput::Message(ConductorMessage::SetTrainingPaused(paused)) => state.on_pause(paused),
+            ConductorInput::Message(ConductorMessage::Republish) => state.on_republish(),
             ConductorInput::Message(ConductorMessage::Status(reply)) => {
                 reply.send(state.status());
                 Ok(())

@@ -29,7 +29,7 @@ mod summary;
 pub use actor::{Conductor, ConductorArguments, ConductorInput, ConductorParts, RunEnd};
 pub use conductor::ConductorState;
 pub use config::{EvaluationConfig, RunConfig, ScheduleMode};
-pub use database::{CommittedStep, Database, RolloutTotals, StepCommit};
+pub use database::{CommittedStep, Database, DatabaseReader, RolloutTotals, StepCommit};
 pub use error::{ERRORS, RunError};
 pub use journal::{Journal, JournalArguments, JournalInput, JournalState};
 pub use metrics::{BatchMetrics, BatchTimes, Percentiles};

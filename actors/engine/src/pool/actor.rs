@@ -361,6 +361,21 @@ impl EnginePoolState {
         });
     }
 
+    /// Tells a proxy to admit nothing more, or to admit again; the router hears of it from the proxy.
+    fn set_drained(&mut self, engine: &EngineId, drained: bool) -> Result<(), EngineFailure> {
+        let Some(member) = self.members.by_engine.get(engine) else {
+            let known = self.members.by_engine.keys().map(EngineId::as_str).collect::<Vec<_>>().join(", ");
+            return failure(EngineFailureKind::Refused, format!("there is no engine {engine}; there are: {known}"));
+        };
+        let message = match drained {
+            // nobody waits: the state tells when it is idle
+            true => EngineProxyMessage::Drain(Reply::channel().0),
+            false => EngineProxyMessage::Undrain,
+        };
+        let lost = |gone: greenroom_core::Gone| EngineFailure { kind: EngineFailureKind::Lost, message: gone.to_string() };
+        member.address.cast(message).map_err(lost)
+    }
+
     async fn on_drained(&mut self, engine: EngineId, reply: Reply<Result<(), EngineFailure>>) {
         if let Some(proxy) = self.members.by_engine.remove(&engine).and_then(Member::running) {
             // Its turns, if any are left, are answered as lost by its end.
@@ -402,6 +417,9 @@ impl EnginePoolState {
                 reply.send(self.join(spec, proxy, myself));
             }
             EnginePoolMessage::Remove(engine, reply) => self.on_remove(engine, reply, myself),
+            EnginePoolMessage::SetDrained(engine, drained, reply) => {
+                reply.send(self.set_drained(&engine, drained));
+            }
             EnginePoolMessage::Shutdown(reply) => self.on_shutdown(reply, myself),
             EnginePoolMessage::Changed(status) => {
                 if self.members.by_engine.contains_key(&status.engine) {

@@ -250,6 +250,7 @@ impl RolloutManagerState {
                 ManagerInput::CancelRollout(rollout)
             }
             RolloutManagerMessage::SetPaused(is_paused) => ManagerInput::SetPaused(is_paused),
+            RolloutManagerMessage::SetMaxRunning(most) => ManagerInput::SetMaxRunning(most),
             RolloutManagerMessage::Status(reply) => {
                 reply.send(self.state.status());
                 return;

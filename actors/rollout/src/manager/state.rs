@@ -55,6 +55,8 @@ pub enum ManagerInput {
     CancelRollout(RolloutId),
     /// Hold admission, or let it go on.
     SetPaused(bool),
+    /// At most so many rollouts run from now on; at least 1.
+    SetMaxRunning(u32),
     /// A rollout ended.
     Finished(Box<FinishedRollout>),
     /// Time has passed; see [`ManagerState::next_due_ms`].
@@ -104,6 +106,8 @@ pub struct ManagerState {
     /// Waits for the end of a back-off.
     delayed: BTreeSet<(u64, RolloutId)>,
     running: BTreeSet<RolloutId>,
+    /// How many may run by what was allowed when they were admitted.
+    allowed_running: usize,
     /// When running rollouts are ended; those that are being ended are no longer here.
     guards: BTreeSet<(u64, RolloutId)>,
     ended: u64,
@@ -115,6 +119,7 @@ impl ManagerState {
     /// Nothing under way.
     pub fn new(limits: ManagerLimits) -> Self {
         Self {
+            allowed_running: limits.max_running,
             limits,
             is_paused: false,
             batches: BTreeMap::new(),
@@ -136,6 +141,10 @@ impl ManagerState {
             ManagerInput::CancelBatch(batch) => self.cancel_batch(batch, &mut effects),
             ManagerInput::CancelRollout(rollout) => self.cancel_rollout(rollout, &mut effects),
             ManagerInput::SetPaused(is_paused) => self.is_paused = is_paused,
+            ManagerInput::SetMaxRunning(most) => {
+                self.limits.max_running = most.max(1) as usize;
+                self.allowed_running = self.limits.max_running.max(self.running.len());
+            }
             ManagerInput::Finished(finished) => self.finish(*finished, now_ms, &mut effects),
             ManagerInput::Tick => {}
         }
@@ -334,8 +343,8 @@ impl ManagerState {
     /// Everything about this state that may never be; empty in a sound one.
     pub fn violations(&self) -> Vec<String> {
         let mut violations = Vec::new();
-        if self.running.len() > self.limits.max_running {
-            violations.push(format!("{} rollouts run, at most {} may", self.running.len(), self.limits.max_running));
+        if self.running.len() > self.allowed_running {
+            violations.push(format!("{} rollouts run, at most {} may", self.running.len(), self.allowed_running));
         }
         let waiting = self.queue.iter().chain(&self.delayed).map(|(_, rollout)| *rollout);
         let mut placed: Vec<RolloutId> = waiting.chain(self.running.iter().copied()).collect();

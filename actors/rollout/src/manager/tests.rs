@@ -144,6 +144,18 @@ fn earlier_batches_are_admitted_first_and_a_late_end_of_an_ended_rollout_is_igno
 }
 
 #[test]
+fn fewer_or_more_may_run_from_now_on_and_what_runs_goes_on() {
+    let mut state = ManagerState::new(LIMITS);
+    let first = issued(&state.step(start(1, 2, 4), 0));
+    assert_eq!(first.len(), 3);
+    assert!(state.step(ManagerInput::SetMaxRunning(1), 1).is_empty(), "nobody is ended");
+    let mut finish =
+        |rollout, now_ms| issued(&state.step(ManagerInput::Finished(Box::new(ended(rollout, true))), now_ms)).len();
+    assert_eq!((finish(first[0], 2), finish(first[1], 3), finish(first[2], 4)), (0, 0, 1));
+    assert_eq!(issued(&state.step(ManagerInput::SetMaxRunning(4), 5)).len(), 3);
+}
+
+#[test]
 fn a_group_needs_enough_trainable_rollouts_but_never_more_than_it_has() {
     let rollout = |sample| RolloutId {
         group: GroupId { batch: BatchId { purpose: Purpose::Train, number: 1 }, index: 0 },

@@ -382,6 +382,12 @@ impl ConductorState {
         self.drive()
     }
 
+    /// The engines count as not having the present weights, so that the schedule publishes them next.
+    pub(crate) fn on_republish(&mut self) -> Result<(), RunError> {
+        self.facts.serving = None;
+        self.drive()
+    }
+
     pub(crate) fn on_tick(&mut self) -> Result<(), RunError> {
         let now_ms = self.arguments.seam.clock.elapsed_ms();
         let running: Vec<BatchId> = self.running().collect();

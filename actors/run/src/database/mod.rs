@@ -6,7 +6,9 @@
 mod commit;
 mod events;
 mod history;
+mod look;
 mod query;
+mod story;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +21,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 use crate::RunError;
 
 pub use commit::StepCommit;
+pub use look::DatabaseReader;
 pub(crate) use query::snake;
 pub use query::{CommittedStep, RolloutTotals};
 

@@ -1,0 +1,440 @@
+//! The protocol between shells and the desk: the service of a run's controller that people look and steer through.
+//!
+//! A look changes nothing and may be repeated. Steering needs the role `operator` where certificates are used, and is
+//! written into the run's history before it is done. All answers are plain data; times that end in `_at_ms` are dates,
+//! milliseconds since 1970, other `_ms` are durations.
+
+use greenroom_core::Reply;
+use serde::{Deserialize, Serialize};
+
+use crate::engine::EngineSpec;
+use crate::run::StopMode;
+use crate::{EngineId, RolloutId};
+
+/// Messages to the desk. From shells.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum DeskMessage {
+    /// Show something. Repeatable.
+    Look(Look, Reply<Result<Sight, DeskRefusal>>),
+    /// Do something; the answer says what was done. Repeatable.
+    Steer(Steer, Reply<Result<String, DeskRefusal>>),
+}
+
+greenroom_core::local_message!(DeskMessage);
+
+/// Why the desk does not do as asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum DeskRefusal {
+    /// Whoever asks may only look.
+    #[error("{who} is {role}: steering needs a certificate of the role operator")]
+    NeedsOperator {
+        /// Who asked.
+        who: String,
+        /// What its certificate lets it do, with its article.
+        role: String,
+    },
+    /// It cannot be done, for this reason.
+    #[error("{reason}")]
+    Cannot {
+        /// The reason and the remedy.
+        reason: String,
+    },
+    /// Too much is asked at once.
+    #[error("the desk answers {limit} questions at a time, and has them: ask again")]
+    Busy {
+        /// How many it answers at a time.
+        limit: u32,
+    },
+}
+
+/// What can be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Look {
+    /// The run on one screen.
+    Status,
+    /// The nodes.
+    Nodes,
+    /// The fleet.
+    Engines,
+    /// The pools of sandboxes, by node.
+    Pools,
+    /// Rollouts: those that are under way, or those in one state or of one outcome.
+    Rollouts {
+        /// A state or an outcome.
+        state: Option<String>,
+        /// Only those that were issued at least so long ago.
+        older_than_ms: u64,
+    },
+    /// Claimed sandboxes.
+    Leases,
+    /// Who holds which weights.
+    Weights,
+    /// Events.
+    Events {
+        /// Those with larger numbers only; `None` for the last ones.
+        after: Option<u64>,
+        /// At most so many.
+        limit: u32,
+    },
+    /// All that one service or engine says of itself.
+    Inspect(String),
+    /// The whole history of one rollout.
+    Why(RolloutId),
+    /// What the run's database says to one query that only reads.
+    Sql(String),
+    /// Files for whoever is to find out what went wrong; secrets are taken out.
+    Bundle,
+}
+
+/// What was looked at.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Sight {
+    /// Of [`Look::Status`].
+    Status(Box<StatusSight>),
+    /// Of [`Look::Nodes`].
+    Nodes(Vec<NodeSight>),
+    /// Of [`Look::Engines`].
+    Engines(Vec<EngineSight>),
+    /// Of [`Look::Pools`].
+    Pools(Vec<PoolSight>),
+    /// Of [`Look::Rollouts`].
+    Rollouts(Vec<RolloutSight>),
+    /// Of [`Look::Leases`].
+    Leases(Vec<LeaseSight>),
+    /// Of [`Look::Weights`].
+    Weights(Vec<WeightSight>),
+    /// Of [`Look::Events`], in their order.
+    Events(Vec<EventSight>),
+    /// Of [`Look::Inspect`].
+    Inspect(InspectSight),
+    /// Of [`Look::Why`], in order of time.
+    Why(Vec<WhyLine>),
+    /// Of [`Look::Sql`].
+    Sql(SqlAnswer),
+    /// Of [`Look::Bundle`]: names and texts.
+    Bundle(Vec<(String, String)>),
+}
+
+/// A run on one screen.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusSight {
+    /// The run.
+    pub run: String,
+    /// The last committed step.
+    pub step: u64,
+    /// The steps it is to make.
+    pub steps: u64,
+    /// What is going on, in words.
+    pub phase: String,
+    /// Groups finished of the batch under way.
+    pub groups_finished: u32,
+    /// Groups of the batch under way.
+    pub groups: u32,
+    /// Mean reward of the last trained batch.
+    pub reward: Option<f32>,
+    /// Mean reward of the evaluation before training.
+    pub eval_before: Option<f32>,
+    /// Whether an operator holds training.
+    pub training_paused: bool,
+    /// Whether an operator holds rollouts.
+    pub rollouts_paused: bool,
+    /// Rollouts that run.
+    pub rollouts_running: u32,
+    /// Rollouts that are not admitted yet.
+    pub rollouts_queued: u32,
+    /// Rollouts that ended since their manager started.
+    pub rollouts_ended: u64,
+    /// How many of those under way are in which state, in the run's database.
+    pub rollout_states: Vec<(String, u32)>,
+    /// Engines in the fleet.
+    pub engines: u32,
+    /// Those that serve.
+    pub engines_serving: u32,
+    /// Turns in flight at engines.
+    pub turns_in_flight: u32,
+    /// Turns that wait for an engine.
+    pub turns_queued: u32,
+    /// Claimed sandboxes.
+    pub leases: u32,
+    /// Sandboxes that are ready to be claimed.
+    pub boxes_warm: u32,
+    /// Claims that wait for a sandbox.
+    pub claims_waiting: u32,
+    /// The newest published weights.
+    pub weights: Option<u64>,
+    /// Nodes that are up, shells not counted.
+    pub nodes_up: u32,
+    /// What holds the run up at present, in one sentence.
+    pub bottleneck: String,
+    /// Parts that gave no answer, each with the reason.
+    pub unanswered: Vec<String>,
+}
+
+/// A node, as the controller sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeSight {
+    /// Its name.
+    pub node: String,
+    /// `alive`, `suspect`, `dead` or `left`.
+    pub state: String,
+    /// The roles it plays.
+    pub roles: Vec<String>,
+    /// Which start of the node this is.
+    pub incarnation: u64,
+    /// How long ago it was last heard of.
+    pub heard_ago_ms: u64,
+    /// How far its clock is ahead of the controller's.
+    pub clock_skew_ms: Option<i64>,
+    /// How long a heartbeat takes to it and back.
+    pub round_trip_ms: Option<f64>,
+    /// The version it was built from.
+    pub version: String,
+    /// The role of its certificate.
+    pub certificate: Option<String>,
+    /// For how many days more its certificate holds.
+    pub certificate_days: Option<i64>,
+    /// Free bytes where its state lies.
+    pub disk_free_bytes: Option<u64>,
+    /// All bytes there.
+    pub disk_bytes: Option<u64>,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Where it can be dialled; empty for a shell.
+    pub address: String,
+    /// The services it offers.
+    pub services: Vec<String>,
+}
+
+/// An engine of the fleet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EngineSight {
+    /// Its name.
+    pub engine: EngineId,
+    /// Where it is in its life.
+    pub state: String,
+    /// The weights it confirmed.
+    pub version: Option<u64>,
+    /// How many versions it is behind the newest published one.
+    pub lag: Option<u64>,
+    /// Turns in flight.
+    pub in_flight: u32,
+    /// How many may be.
+    pub max_in_flight: u32,
+    /// The context length, once known.
+    pub context_tokens: Option<u32>,
+    /// Its address.
+    pub url: String,
+    /// The last thing that went wrong.
+    pub trouble: Option<String>,
+}
+
+/// The sandboxes of one image on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolSight {
+    /// The node.
+    pub node: String,
+    /// The image.
+    pub image: String,
+    /// Boxes ready to be claimed.
+    pub warm: u32,
+    /// Boxes being made.
+    pub creating: u32,
+    /// Boxes claimed.
+    pub leased: u32,
+    /// Claims that wait.
+    pub waiting: u32,
+    /// Boxes made since the start.
+    pub created: u64,
+    /// Failed creations since the start.
+    pub failed: u64,
+    /// Why it gave no answer, if it did not.
+    pub trouble: Option<String>,
+}
+
+/// A rollout, as the run's database has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutSight {
+    /// The rollout.
+    pub rollout: String,
+    /// Where it is in its life.
+    pub state: String,
+    /// Its task.
+    pub task: String,
+    /// How long ago it was issued.
+    pub age_ms: u64,
+    /// Turns generated so far.
+    pub turns: u64,
+    /// Who generated the last one.
+    pub engine: Option<String>,
+    /// How it ended.
+    pub outcome: Option<String>,
+    /// Its reward.
+    pub reward: Option<f64>,
+}
+
+/// A claimed sandbox.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeaseSight {
+    /// The lease.
+    pub lease: u64,
+    /// Who holds it.
+    pub rollout: String,
+    /// The image.
+    pub image: String,
+    /// The box.
+    pub sandbox: String,
+    /// How long ago it was claimed.
+    pub age_ms: u64,
+    /// Whether the box was ready before.
+    pub warm: bool,
+    /// How long the claim waited.
+    pub waited_ms: u64,
+}
+
+/// Who holds which weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightSight {
+    /// `publisher`, `receiver` or `engine`.
+    pub kind: String,
+    /// Its name.
+    pub holder: String,
+    /// The version's number.
+    pub version: Option<u64>,
+    /// How many versions it is behind the newest published one.
+    pub lag: Option<u64>,
+    /// Where an engine is in its life; empty for others.
+    pub state: String,
+}
+
+/// An event of the run's history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventSight {
+    /// Its number.
+    pub seq: u64,
+    /// When.
+    pub at_ms: u64,
+    /// Its kind.
+    pub event: String,
+    /// All of it, as JSON.
+    pub body: String,
+}
+
+/// What a service says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InspectSight {
+    /// Its name.
+    pub service: String,
+    /// The nodes that offer it.
+    pub nodes: Vec<String>,
+    /// Its state, as JSON.
+    pub state: String,
+}
+
+/// One thing that befell a rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyLine {
+    /// When.
+    pub at_ms: u64,
+    /// What, in words.
+    pub text: String,
+}
+
+/// What the database says to a query.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SqlAnswer {
+    /// The names of the columns.
+    pub columns: Vec<String>,
+    /// The rows.
+    pub rows: Vec<Vec<Cell>>,
+    /// Whether there was more than may be answered.
+    pub more: bool,
+}
+
+/// One value of a database.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Cell {
+    /// None.
+    Null,
+    /// A whole number.
+    Integer(i64),
+    /// A number.
+    Real(f64),
+    /// A text; for bytes, how many there are.
+    Text(String),
+}
+
+/// What can be done to a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Steer {
+    /// Hold rollouts or training, or let them go on.
+    Hold {
+        /// What.
+        what: Held,
+        /// Whether it is held from now on.
+        held: bool,
+    },
+    /// Send an engine no more turns, or send it turns again.
+    Drain {
+        /// The engine.
+        engine: EngineId,
+        /// Whether it is drained from now on.
+        drained: bool,
+    },
+    /// One more engine.
+    AddEngine(EngineSpec),
+    /// Drain an engine and forget it.
+    RemoveEngine(EngineId),
+    /// Change a setting while the run goes on.
+    Set {
+        /// Its key, such as `rollout.max_running`.
+        key: String,
+        /// Its value, as a text.
+        value: String,
+    },
+    /// End one rollout as cancelled.
+    Cancel(RolloutId),
+    /// Bring the present weights to the engines again.
+    Publish,
+    /// Save the trainer's state.
+    Checkpoint,
+    /// End the run.
+    Stop(StopMode),
+}
+
+/// What can be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// The admission of rollouts.
+    Rollouts,
+    /// Optimizer steps.
+    Training,
+}
+
+/// The settings that can be changed while a run goes on.
+pub const HOT_KEYS: [&str; 1] = ["rollout.max_running"];
+
+impl std::fmt::Display for Steer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Hold { what, held } => {
+                let verb = if *held { "pause" } else { "resume" };
+                let what = match what {
+                    Held::Rollouts => "rollouts",
+                    Held::Training => "training",
+                };
+                write!(formatter, "{verb} {what}")
+            }
+            Self::Drain { engine, drained: true } => write!(formatter, "drain {engine}"),
+            Self::Drain { engine, drained: false } => write!(formatter, "undrain {engine}"),
+            Self::AddEngine(spec) => write!(formatter, "add-engine {} {}", spec.engine, spec.url),
+            Self::RemoveEngine(engine) => write!(formatter, "rm-engine {engine}"),
+            Self::Set { key, value } => write!(formatter, "set {key} {value}"),
+            Self::Cancel(rollout) => write!(formatter, "cancel {rollout}"),
+            Self::Publish => formatter.write_str("publish"),
+            Self::Checkpoint => formatter.write_str("checkpoint"),
+            Self::Stop(StopMode::AfterStep) => formatter.write_str("stop --after-step"),
+            Self::Stop(StopMode::Now) => formatter.write_str("stop --now"),
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The doctor: judges what was looked at, as pure functions.
+//!
+//! Each finding names the part, what was seen and, where something is wrong, what to do. What could not be looked at is a
+//! finding, too: silence is never health.
+
+use greenroom_messages::steer::{EngineSight, NodeSight, PoolSight, StatusSight, WeightSight};
+use serde::Serialize;
+
+use super::words::bytes_words;
+
+/// Clocks that differ by more than this make dates of different nodes misleading.
+const DOUBTFUL_SKEW_MS: u64 = 500;
+const ILL_SKEW_MS: u64 = 30_000;
+/// Certificates that end sooner than this are to be renewed.
+const DOUBTFUL_DAYS: i64 = 14;
+/// Disks with less than this part free fill up soon.
+const DOUBTFUL_FREE: f64 = 0.10;
+const ILL_FREE_BYTES: u64 = 1 << 30;
+
+/// How well something is; ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Health {
+    Well,
+    Doubtful,
+    Ill,
+}
+
+impl Health {
+    /// What a program that found this exits with.
+    pub(super) fn exit_status(self) -> u8 {
+        self as u8
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    pub(super) health: Health,
+    pub(super) part: String,
+    pub(super) finding: String,
+}
+
+/// Everything that the doctor looked at; a reason where it could not.
+pub(super) struct Looked {
+    pub(super) status: Result<StatusSight, String>,
+    pub(super) nodes: Result<Vec<NodeSight>, String>,
+    pub(super) engines: Result<Vec<EngineSight>, String>,
+    pub(super) pools: Result<Vec<PoolSight>, String>,
+    pub(super) weights: Result<Vec<WeightSight>, String>,
+}
+
+fn finding(health: Health, part: impl Into<String>, finding: impl Into<String>) -> Finding {
+    Finding { health, part: part.into(), finding: finding.into() }
+}
+
+/// All findings, the worst first.
+pub(super) fn judge(looked: &Looked) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match &looked.status {
+        Ok(status) => actors(status, &mut findings),
+        Err(reason) => findings.push(finding(Health::Ill, "run", reason)),
+    }
+    match &looked.nodes {
+        Ok(nodes) => nodes.iter().for_each(|seen| node(seen, &mut findings)),
+        Err(reason) => findings.push(finding(Health::Ill, "nodes", reason)),
+    }
+    match &looked.engines {
+        Ok(seen) => engines(seen, &mut findings),
+        Err(reason) => findings.push(finding(Health::Ill, "engines", reason)),
+    }
+    match &looked.pools {
+        Ok(pools) => sandboxes(pools, &mut findings),
+        Err(reason) => findings.push(finding(Health::Ill, "sandboxes", reason)),
+    }
+    match &looked.weights {
+        Ok(seen) => weights(seen, &mut findings),
+        Err(reason) => findings.push(finding(Health::Ill, "weights", reason)),
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.health));
+    findings
+}
+
+fn actors(status: &StatusSight, findings: &mut Vec<Finding>) {
+    if status.bottleneck.starts_with("the run waits for nodes") {
+        findings.push(finding(Health::Doubtful, "run", &status.bottleneck));
+        return;
+    }
+    if status.unanswered.is_empty() {
+        findings.push(finding(Health::Well, "actors", "conductor, rollout manager, engine pool and publisher answer"));
+    }
+    for reason in &status.unanswered {
+        findings.push(finding(Health::Ill, "actors", format!("{reason}: see the log of its node")));
+    }
+    if status.rollouts_paused || status.training_paused {
+        findings.push(finding(Health::Doubtful, "run", &status.bottleneck));
+    }
+}
+
+fn node(node: &NodeSight, findings: &mut Vec<Finding>) {
+    if node.roles.iter().any(|role| role == "shell") {
+        return;
+    }
+    let part = format!("node {}", node.node);
+    let mut wrong = Vec::new();
+    match node.state.as_str() {
+        "alive" => {}
+        "left" => wrong.push((Health::Doubtful, "it has left: start it again if the run needs it".to_owned())),
+        "suspect" => wrong.push((Health::Doubtful, format!("it was last heard of {} ms ago", node.heard_ago_ms))),
+        state => wrong.push((Health::Ill, format!("it is {state}: see whether its machine and process live"))),
+    }
+    if let Some(skew_ms) = node.clock_skew_ms {
+        let health = match skew_ms.unsigned_abs() {
+            ..=DOUBTFUL_SKEW_MS => Health::Well,
+            ..=ILL_SKEW_MS => Health::Doubtful,
+            _ => Health::Ill,
+        };
+        if health != Health::Well {
+            wrong.push((health, format!("its clock is {skew_ms} ms off the controller's: set it by NTP")));
+        }
+    }
+    if let Some(days) = node.certificate_days.filter(|days| *days < DOUBTFUL_DAYS) {
+        let health = if days < 1 { Health::Ill } else { Health::Doubtful };
+        wrong.push((health, format!("its certificate ends in {days} days: `greenroom ca issue` makes another")));
+    }
+    if let (Some(free), Some(all)) = (node.disk_free_bytes, node.disk_bytes) {
+        let part = free as f64 / (all as f64).max(1.0);
+        let health = match () {
+            () if free < ILL_FREE_BYTES => Health::Ill,
+            () if part < DOUBTFUL_FREE => Health::Doubtful,
+            () => Health::Well,
+        };
+        if health != Health::Well {
+            let (free, all) = (bytes_words(free as f64), bytes_words(all as f64));
+            wrong.push((health, format!("{free} of {all} are free where its state lies: make room")));
+        }
+    } else if node.state == "alive" {
+        wrong.push((Health::Doubtful, "it did not say how its disk stands".to_owned()));
+    }
+    if wrong.is_empty() {
+        let free = node.disk_free_bytes.map_or_else(String::new, |free| format!(", {} free", bytes_words(free as f64)));
+        findings.push(finding(Health::Well, &part, format!("it is {}{free}", node.state)));
+    }
+    findings.extend(wrong.into_iter().map(|(health, text)| finding(health, &part, text)));
+}
+
+fn engines(engines: &[EngineSight], findings: &mut Vec<Finding>) {
+    let serving = engines.iter().filter(|engine| engine.state == "serving").count();
+    if engines.is_empty() {
+        findings.push(finding(Health::Ill, "engines", "the fleet has none: see the nodes with the role engine"));
+    }
+    for engine in engines {
+        let health = match engine.state.as_str() {
+            "serving" => continue,
+            "connecting" | "verifying" | "syncing" | "updating" | "draining" => Health::Doubtful,
+            _ if serving > 0 => Health::Doubtful,
+            _ => Health::Ill,
+        };
+        let trouble = engine.trouble.as_deref().unwrap_or("no trouble reported");
+        findings.push(finding(
+            health,
+            format!("engine {}", engine.engine),
+            format!("it is {}: {trouble}", engine.state),
+        ));
+    }
+    if serving > 0 {
+        findings.push(finding(Health::Well, "engines", format!("{serving} of {} serve", engines.len())));
+    }
+}
+
+fn sandboxes(pools: &[PoolSight], findings: &mut Vec<Finding>) {
+    if pools.is_empty() {
+        findings.push(finding(Health::Ill, "sandboxes", "there is no pool: see the nodes with the role sandbox"));
+    }
+    for pool in pools {
+        let part = format!("sandboxes {} on {}", pool.image, pool.node);
+        findings.push(match &pool.trouble {
+            Some(reason) => finding(Health::Ill, part, reason),
+            None if pool.failed > 0 && pool.failed >= pool.created => {
+                finding(Health::Ill, part, format!("{} creations failed, {} succeeded", pool.failed, pool.created))
+            }
+            None if pool.failed > 0 => finding(Health::Doubtful, part, format!("{} creations failed", pool.failed)),
+            None => finding(Health::Well, part, format!("{} warm, {} leased", pool.warm, pool.leased)),
+        });
+    }
+}
+
+fn weights(weights: &[WeightSight], findings: &mut Vec<Finding>) {
+    let mut behind = weights.iter().filter(|holder| holder.lag.is_some_and(|lag| lag > 1)).peekable();
+    if behind.peek().is_none() {
+        findings.push(finding(Health::Well, "weights", "nobody is more than one version behind"));
+    }
+    for holder in behind {
+        let (lag, version) = (holder.lag.unwrap_or(0), holder.version.unwrap_or(0));
+        let text = format!("it has version {version}, {lag} behind the newest: `publish` brings it there");
+        findings.push(finding(Health::Doubtful, format!("{} {}", holder.kind, holder.holder), text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy() -> Looked {
+        Looked {
+            status: Ok(StatusSight::default()),
+            nodes: Ok(vec![NodeSight {
+                node: "a".into(),
+                state: "alive".into(),
+                clock_skew_ms: Some(2),
+                certificate_days: Some(364),
+                disk_free_bytes: Some(50 << 30),
+                disk_bytes: Some(100 << 30),
+                ..NodeSight::default()
+            }]),
+            engines: Ok(vec![engine("serving")]),
+            pools: Ok(vec![PoolSight { image: "graph".into(), created: 3, ..PoolSight::default() }]),
+            weights: Ok(Vec::new()),
+        }
+    }
+
+    fn engine(state: &str) -> EngineSight {
+        EngineSight {
+            engine: "a/0".into(),
+            state: state.into(),
+            version: Some(3),
+            lag: Some(0),
+            in_flight: 0,
+            max_in_flight: 1,
+            context_tokens: None,
+            url: String::new(),
+            trouble: None,
+        }
+    }
+
+    fn with_node(change: impl FnOnce(&mut NodeSight)) -> Looked {
+        let mut looked = healthy();
+        change(&mut looked.nodes.as_mut().unwrap()[0]);
+        looked
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_and_what_is_well_is_said() {
+        let lagging = WeightSight {
+            kind: "engine".into(),
+            holder: "a/0".into(),
+            version: Some(1),
+            lag: Some(3),
+            state: "lost".into(),
+        };
+        let unanswered = StatusSight { unanswered: vec!["trainer is not running".into()], ..StatusSight::default() };
+        let failing = PoolSight { created: 0, failed: 4, ..PoolSight::default() };
+        let cases = [
+            (healthy(), Health::Well, "1 of 1 serve"),
+            (with_node(|node| node.state = "dead".into()), Health::Ill, "it is dead"),
+            (with_node(|node| node.clock_skew_ms = Some(-900)), Health::Doubtful, "-900 ms off"),
+            (with_node(|node| node.clock_skew_ms = Some(60_000)), Health::Ill, "60000 ms off"),
+            (with_node(|node| node.certificate_days = Some(3)), Health::Doubtful, "ends in 3 days"),
+            (with_node(|node| node.disk_free_bytes = Some(5 << 30)), Health::Doubtful, "5.0 GiB of 100.0 GiB"),
+            (with_node(|node| node.disk_free_bytes = Some(5 << 20)), Health::Ill, "5.0 MiB of 100.0 GiB"),
+            (with_node(|node| node.disk_bytes = None), Health::Doubtful, "did not say how its disk stands"),
+            (Looked { engines: Ok(vec![engine("lost")]), ..healthy() }, Health::Ill, "it is lost"),
+            (Looked { engines: Ok(vec![engine("serving"), engine("lost")]), ..healthy() }, Health::Doubtful, "1 of 2"),
+            (Looked { pools: Ok(vec![failing]), ..healthy() }, Health::Ill, "4 creations failed"),
+            (Looked { weights: Ok(vec![lagging]), ..healthy() }, Health::Doubtful, "3 behind the newest"),
+            (Looked { status: Ok(unanswered), ..healthy() }, Health::Ill, "trainer is not running"),
+            (Looked { engines: Err("engine-pool is not running".into()), ..healthy() }, Health::Ill, "engine-pool"),
+        ];
+        for (looked, worst, expected) in cases {
+            let findings = judge(&looked);
+            let text = format!("{findings:?}");
+            assert_eq!(findings[0].health, worst, "{text}");
+            assert!(text.contains(expected), "{text}\nshould say {expected}");
+        }
+    }
+}
