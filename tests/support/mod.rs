@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use greenroom_core::Seed;
 
+pub mod cluster;
 pub mod ledger;
 
 /// The longest that any step of a test may take.
@@ -256,13 +257,7 @@ impl Run {
 
     /// `metrics.jsonl` without what depends on the machine.
     pub fn metrics(&self) -> Vec<serde_json::Value> {
-        let lines = fs::read_to_string(self.dir().join("metrics.jsonl")).unwrap_or_default();
-        let untimed = lines.lines().map(|line| {
-            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
-            drop_times(&mut line);
-            line
-        });
-        untimed.collect()
+        metrics_of(&self.dir())
     }
 
     /// Nothing of a sandbox is left once the run's process is gone: no helper, nothing inside, and (after an orderly end)
@@ -293,6 +288,17 @@ impl Run {
         });
         processes.count()
     }
+}
+
+/// `metrics.jsonl` of a run's directory without what depends on the machine.
+pub fn metrics_of(run: &Path) -> Vec<serde_json::Value> {
+    let lines = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+    let untimed = lines.lines().map(|line| {
+        let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+        drop_times(&mut line);
+        line
+    });
+    untimed.collect()
 }
 
 fn drop_times(value: &mut serde_json::Value) {
