@@ -97,9 +97,10 @@ impl Pair {
 
     /// One round by bare TCP between the same processes, and inside one of them.
     pub fn measure_floor(&mut self, pings: usize, bytes: usize, local: usize, side: &mut Side) -> anyhow::Result<()> {
+        let before_s = self.processor_s()?;
         let pinged = self.asker.ask(&json!({ "do": "ping", "address": self.plain, "count": pings }))?;
+        side.add("ping_processor_us".to_owned(), (self.processor_s()? - before_s) * 1e6 / pings as f64);
         side.add("ping_p50_us".to_owned(), number(&pinged, "p50_us")?);
-        side.add("ping_p99_us".to_owned(), number(&pinged, "p99_us")?);
         let streamed = self.asker.ask(&json!({ "do": "stream", "address": self.plain, "bytes": bytes }))?;
         side.add("stream_mb_per_s".to_owned(), bytes as f64 / number(&streamed, "wall_s")? / 1e6);
         let asked = self.asker.ask(&json!({ "do": "local", "count": local }))?;
