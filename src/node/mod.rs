@@ -6,6 +6,7 @@
 //! it then takes its actors down in order and leaves the cluster.
 
 mod blocks;
+mod builder;
 mod bulk;
 mod config;
 mod controller;
@@ -40,6 +41,7 @@ use ractor::{Actor, ActorRef};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+pub use builder::{Guest, NodeBuilder};
 pub use config::{NodeConfig, NodeDataplane, ROLES};
 pub use error::{NODE_ERRORS, NodeError};
 

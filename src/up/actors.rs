@@ -15,7 +15,7 @@ use greenroom_rollout::manager::RolloutManager;
 use greenroom_run::{Conductor, ConductorArguments, ConductorParts, Journal, JournalArguments, RunEnd};
 use greenroom_sandbox::{LeaseNumbers, SandboxPool};
 use greenroom_weights::{DirectoryCarrier, PublisherArguments, ReceiverArguments, WeightPublisher, WeightReceiver};
-use ractor::{Actor, ActorRef};
+use ractor::{Actor, ActorCell, ActorRef};
 use tokio::sync::watch;
 
 use super::Talk;
@@ -43,6 +43,7 @@ pub(super) async fn start(
     progress: watch::Sender<RunStatus>,
     talk: Talk,
     end: End,
+    parent: Option<ActorCell>,
 ) -> anyhow::Result<RunningActors> {
     let wiring = Wiring::new(Arc::new(prepared));
     #[cfg(feature = "torch")]
@@ -62,9 +63,12 @@ pub(super) async fn start(
     children.push(wiring.conductor(progress, talk, end.clone()));
     let on_give_up = Box::new(move |failure: ChildFailure| end.tell(RunEnd::Failed(format!("GR0005: {failure}"))));
     let arguments = SupervisorArguments { children, on_give_up };
-    let (supervisor, _) = Actor::spawn(None, Supervisor, arguments)
-        .await
-        .map_err(|error| anyhow::anyhow!("GR0903: the run could not be started: {}", startup_cause(error)))?;
+    let started = match parent {
+        Some(parent) => Actor::spawn_linked(None, Supervisor, arguments, parent).await,
+        None => Actor::spawn(None, Supervisor, arguments).await,
+    };
+    let (supervisor, _) =
+        started.map_err(|error| anyhow::anyhow!("GR0903: the run could not be started: {}", startup_cause(error)))?;
     Ok(RunningActors {
         supervisor,
         conductor: wiring.conductor,

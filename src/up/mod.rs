@@ -4,6 +4,7 @@
 //! supervisor. [`Run::wait`] gives the end: completed, stopped, or failed with the part and the reason. Whatever happens,
 //! [`Run::wait`] then takes the actors down in order, each with a deadline, and leaves no sandbox behind.
 
+mod actor;
 mod actors;
 pub(crate) mod data;
 pub mod display;
@@ -15,6 +16,7 @@ pub(crate) mod model;
 mod place;
 pub(crate) mod preparation;
 
+pub use actor::{RunActor, RunActorState, RunArguments, RunMessage};
 pub use data::{dataset, images_of};
 #[cfg(feature = "torch")]
 pub use embedded::device;
@@ -50,12 +52,25 @@ pub struct Run {
 
 impl Run {
     /// Checks everything and starts the run.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the configuration and what it names, with its code; nothing is begun then.
     pub async fn start(config: Config, place: RunPlace, talk: Talk) -> anyhow::Result<Self> {
+        Self::start_under(config, place, talk, None).await
+    }
+
+    /// The same, with its actors linked under another one.
+    async fn start_under(
+        config: Config,
+        place: RunPlace,
+        talk: Talk,
+        parent: Option<ractor::ActorCell>,
+    ) -> anyhow::Result<Self> {
         let prepared = preparation::prepare(config, &place, &talk).await?;
         let (end, ended) = End::new();
         let (progress_sender, progress) = watch::channel(RunStatus::default());
         let (directory, text) = (prepared.directory.clone(), toml::to_string_pretty(&prepared.config)?);
-        let started = actors::start(prepared, progress_sender, talk, end).await;
+        let started = actors::start(prepared, progress_sender, talk, end, parent).await;
         let actors = started.inspect_err(|_| preparation::abandon(directory.clone()))?;
         // a resumed run keeps its configuration until another one is known to work; a new one has it already
         if !directory.is_new() {
