@@ -278,7 +278,9 @@ fn a_second_wish_to_leave_does_not_wait_for_what_is_under_way() {
         cluster.signal("roll", "CONT");
     }
     cluster.signal("box", "TERM");
-    sleep(Duration::from_millis(800));
+    cluster.wait("its word", |cluster| cluster.said("box").contains("leaving: "));
+    // two signals within half a second are one wish
+    sleep(Duration::from_millis(700));
     let told = Instant::now();
     cluster.signal("box", "TERM");
     let status = cluster.ended("box");
