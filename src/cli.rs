@@ -6,7 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 /// What the exit status tells, of all commands.
 const EXIT_STATUSES: &str = "Exit status: 0 when all went well, 1 after an error (its code is explained by `greenroom explain \
-                             CODE`), 2 when the command line itself is wrong, 3 when a run was stopped and can go on.";
+                             CODE`), 2 when the command line itself is wrong, 3 when a run was stopped and can go on, 4 when \
+                             nodes of a run did not come in time.";
 
 /// Agentic reinforcement learning of language models on your own machines.
 #[derive(Parser)]

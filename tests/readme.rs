@@ -37,9 +37,71 @@ fn every_command_of_the_program_exists_with_the_options_shown() {
     assert!(seen >= 5, "the README shows only {seen} commands of the program");
 }
 
+/// The TOML blocks that are a node's file, and those that are a run's.
+fn tomls() -> (Vec<&'static str>, Vec<&'static str>) {
+    blocks("toml").into_iter().partition(|text| text.contains("[cluster]"))
+}
+
+/// Every key of a table, by its path.
+#[cfg(feature = "cluster")]
+fn keys(table: &toml::Table, under: &str, found: &mut std::collections::BTreeSet<String>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(table) => keys(table, &format!("{under}{key}."), found),
+            _ => drop(found.insert(format!("{under}{key}"))),
+        }
+    }
+}
+
+#[test]
+#[cfg(feature = "cluster")]
+fn the_nodes_file_shown_loads_with_every_key_and_says_the_defaults() {
+    use greenroom::node::NodeConfig;
+    let (shown, _) = tomls();
+    let [text] = shown[..] else { panic!("{} node files", shown.len()) };
+    let dir = tempfile::tempdir().unwrap();
+    let load = |text: &str| {
+        let file = dir.path().join("node.toml");
+        std::fs::write(&file, text).unwrap();
+        NodeConfig::load(&file).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let whole = load(text);
+    let short = load(
+        "run = \"mine\"\nconfig = [\"run.toml\"]\nstate_dir = \"state\"\n[cluster]\nnode = \"lead\"\n\
+         roles = [\"controller\"]\n",
+    );
+    let (mut known, mut written) = Default::default();
+    keys(&toml::Table::try_from(&whole).unwrap(), "", &mut known);
+    keys(&text.parse().unwrap(), "", &mut written);
+    // the run gives the cluster its name; links to single addresses are for few
+    known.retain(|key| !["cluster.cluster", "dataplane.destinations"].contains(&key.as_str()));
+    assert_eq!(written, known, "the README shows every key of a node's file, and no other");
+    assert_eq!(
+        (whole.gang_wait_s, whole.drain_s, whole.run_directory()),
+        (short.gang_wait_s, short.drain_s, short.run_directory())
+    );
+    assert_eq!(whole.dataplane.transfer, short.dataplane.transfer);
+    let mut usual = short.cluster.clone();
+    let cluster = whole.cluster;
+    (usual.roles, usual.bind, usual.advertise) =
+        (cluster.roles.clone(), cluster.bind.clone(), cluster.advertise.clone());
+    (usual.seeds, usual.cookie_file, usual.tls) =
+        (cluster.seeds.clone(), cluster.cookie_file.clone(), cluster.tls.clone());
+    assert_eq!(cluster, usual);
+    assert!(cluster.check().is_ok());
+    let help = Command::new(env!("CARGO_BIN_EXE_greenroom")).args(["node", "--help"]).output().unwrap();
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    for row in table("| exit status | of `greenroom node` |") {
+        assert!(
+            help.contains(&format!(" {} when", row[0])) || help.contains(&format!(" {} after", row[0])),
+            "{row:?} {help}"
+        );
+    }
+}
+
 #[test]
 fn the_configuration_shown_loads_and_lacks_nothing() {
-    let shown = blocks("toml");
+    let (_, shown) = tomls();
     assert!(!shown.is_empty());
     for text in shown {
         let dir = tempfile::tempdir().unwrap();
@@ -114,7 +176,7 @@ fn the_examples_variables_are_those_that_are_understood() {
 #[test]
 fn the_exit_statuses_are_in_the_help_and_as_the_table_says() {
     let shown: Vec<&str> = table("| exit status | of `greenroom` |").into_iter().map(|row| row[0]).collect();
-    assert_eq!(shown, ["0", "1", "2", "3"]);
+    assert_eq!(shown, ["0", "1", "2", "3", "4"]);
     let run = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_greenroom")).args(arguments).output().unwrap();
     for arguments in [&["--help"][..], &["up", "--help"]] {
         let help = run(arguments);

@@ -28,7 +28,11 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
     let lies = node.run_directory();
-    let go_on = format!("greenroom node --config {}", arguments.config.display());
+    let go_on = match arguments.parent {
+        // who started the node says how
+        Some(_) => String::new(),
+        None => format!("greenroom node --config {}", arguments.config.display()),
+    };
     let end = runtime.block_on(drive(node, config, log_file));
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     match end {
@@ -38,7 +42,10 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
             Ok(ExitCode::SUCCESS)
         }
         Ok(NodeEnd::Left) => {
-            eprintln!("left; come back with: {go_on}");
+            eprintln!(
+                "{}",
+                if go_on.is_empty() { "left".to_owned() } else { format!("left; come back with: {go_on}") }
+            );
             Ok(ExitCode::from(super::up::STOPPED))
         }
         Ok(NodeEnd::Failed(error)) => failed(error.into()),

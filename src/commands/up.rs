@@ -66,7 +66,9 @@ pub(super) fn ended(end: RunEnd, lies: &std::path::Path, go_on: &str) -> anyhow:
         }
         RunEnd::Stopped(summary) => {
             eprintln!("{}\nthe run lies in {}", summary.in_words(), lies.display());
-            eprintln!("stopped; go on with --resume: {go_on}");
+            if !go_on.is_empty() {
+                eprintln!("stopped; go on with --resume: {go_on}");
+            }
             ExitCode::from(STOPPED)
         }
         RunEnd::Failed(reason) => anyhow::bail!("{reason}"),

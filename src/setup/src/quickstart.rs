@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// The run's name [default: quickstart-seedN].
     #[arg(long, value_parser = name)]
     name: Option<String>,
+    /// Run over several nodes, each a process of this machine: controller, trainer, two engines, sandboxes.
+    #[arg(long)]
+    nodes: bool,
     /// Stop before the training: only set up and build.
     #[arg(long)]
     set_up_only: bool,
@@ -71,6 +74,9 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
     let mut up = program(&greenroom, &libtorch);
     up.arg("up").arg("--runs").arg(&runs).args(["--name", &name]);
+    if options.nodes {
+        up.arg("--nodes");
+    }
     if state == State::Incomplete {
         say(&format!("the run {} is there and not complete: going on with it", place.display()));
         up.arg("--resume");
