@@ -127,7 +127,10 @@ pub fn code_of(error: &anyhow::Error) -> Option<&'static str> {
             greenroom_sandbox::SandboxError,
             greenroom_tokens::TokensError,
             greenroom_weights::WeightsError,
+            greenroom_identity::IdentityError,
         );
+        #[cfg(feature = "cluster")]
+        let found = found.or_else(|| first_code!(cause, greenroom_cluster::ClusterError));
         #[cfg(feature = "torch")]
         let found = found.or_else(|| {
             first_code!(

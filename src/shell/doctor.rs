@@ -110,10 +110,13 @@ fn node(node: &NodeSight, findings: &mut Vec<Finding>) {
         state => wrong.push((Health::Ill, format!("it is {state}: see whether its machine and process live"))),
     }
     if let Some(skew_ms) = node.clock_skew_ms {
-        let health = match skew_ms.unsigned_abs() {
-            ..=DOUBTFUL_SKEW_MS => Health::Well,
-            ..=ILL_SKEW_MS => Health::Doubtful,
-            _ => Health::Ill,
+        let off_ms = skew_ms.unsigned_abs();
+        let health = if off_ms > ILL_SKEW_MS {
+            Health::Ill
+        } else if off_ms > DOUBTFUL_SKEW_MS {
+            Health::Doubtful
+        } else {
+            Health::Well
         };
         if health != Health::Well {
             wrong.push((health, format!("its clock is {skew_ms} ms off the controller's: set it by NTP")));
@@ -221,7 +224,7 @@ mod tests {
 
     fn engine(state: &str) -> EngineSight {
         EngineSight {
-            engine: "a/0".into(),
+            engine: greenroom_messages::EngineId::new("a/0"),
             state: state.into(),
             version: Some(3),
             lag: Some(0),

@@ -19,6 +19,8 @@ use crate::node::DESK;
 
 /// How long the desk may take to be found.
 const JOIN_WAIT: Duration = Duration::from_secs(15);
+/// How much longer once a node has refused the shell: it hardly changes its mind.
+const REFUSED_WAIT: Duration = Duration::from_secs(4);
 /// How long it may take to answer.
 const LOOK_WAIT_MS: u64 = 20_000;
 /// How often it is asked for events that came.
@@ -114,16 +116,18 @@ impl Session {
     }
 
     async fn find_desk(&self, way: &Way) -> Result<(), ShellError> {
-        let (until, mut events) = (Instant::now() + JOIN_WAIT, self.cluster.events());
+        let (begun, mut events) = (Instant::now(), self.cluster.events());
+        let mut until = begun + JOIN_WAIT;
         let mut heard = String::new();
         while !self.desk.is_bound() {
             if Instant::now() > until {
-                let (run, at, waited_s) = (way.run.clone(), way.at.clone(), JOIN_WAIT.as_secs());
+                let (run, at, waited_s) = (way.run.clone(), way.at.clone(), begun.elapsed().as_secs());
                 return Err(ShellError::NoDesk { run, at, waited_s, heard });
             }
             while let Some(event) = events.try_recv() {
                 if let MemberEvent::Refused { peer, reason } = event {
                     heard = format!(": {peer} says: {reason}");
+                    until = until.min(Instant::now() + REFUSED_WAIT);
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

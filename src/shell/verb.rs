@@ -348,7 +348,10 @@ mod tests {
             ("sql SELECT 1", look(Look::Sql("SELECT 1".into()))),
             ("pause rollouts", Verb::Steer(Steer::Hold { what: Held::Rollouts, held: true })),
             ("resume training", Verb::Steer(Steer::Hold { what: Held::Training, held: false })),
-            ("undrain eng0/embedded-0", Verb::Steer(Steer::Drain { engine: "eng0/embedded-0".into(), drained: false })),
+            (
+                "undrain eng0/embedded-0",
+                Verb::Steer(Steer::Drain { engine: EngineId::new("eng0/embedded-0"), drained: false }),
+            ),
             ("stop --now", Verb::Steer(Steer::Stop(StopMode::Now))),
             ("cancel t00001-g002-s03-a00", Verb::Steer(Steer::Cancel(rollout))),
             ("help stop", Verb::Help(Some("stop".into()))),

@@ -80,7 +80,10 @@ impl PublishedWeightsState {
         let swept: Vec<WeightVersion> =
             self.offered.keys().filter(|version| !carrier.payload_file(version).exists()).cloned().collect();
         for version in swept {
-            if let Some(handle) = self.offered.remove(&version) {
+            let Some(handle) = self.offered.remove(&version) else { continue };
+            // objects go by their content: deltas in which nothing has changed are one object, of which a newer version may
+            // have need
+            if !self.offered.values().any(|other| other.object == handle.object) {
                 self.arguments.offer.withdraw(&handle).await;
             }
         }
@@ -119,5 +122,51 @@ impl Actor for PublishedWeights {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use greenroom_core::Faults;
+    use greenroom_messages::weights::BulkHolder;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Withdrawn(Mutex<Vec<String>>);
+
+    #[async_trait]
+    impl BulkOffer for Withdrawn {
+        async fn offer(&self, _: &Path) -> Result<BulkHandle, String> {
+            Err("nothing is offered here".to_owned())
+        }
+
+        async fn withdraw(&self, handle: &BulkHandle) {
+            self.0.lock().unwrap().push(handle.object.clone());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_newer_version_shares_with_a_swept_one_stays_offered() {
+        let dir = tempfile::tempdir().unwrap();
+        let carrier = DirectoryCarrier::new(dir.path()).unwrap();
+        let version = |number| WeightVersion { run: RunId::new("mine"), number };
+        let kept = carrier.payload_file(&version(3));
+        std::fs::create_dir_all(kept.parent().unwrap()).unwrap();
+        std::fs::write(&kept, "x").unwrap();
+        let handle =
+            |object: &str| BulkHandle { object: object.to_owned(), bytes: 1, holders: Vec::<BulkHolder>::new() };
+        let offer = Arc::new(Withdrawn::default());
+        let seam = Seam::system(0, Faults::none());
+        let arguments = PublishedWeightsArguments { carrier, offer: offer.clone(), seam };
+        let offered = [(1, "unchanged"), (2, "changed"), (3, "unchanged")];
+        let offered = offered.map(|(number, object)| (version(number), handle(object)));
+        let mut state = PublishedWeightsState { arguments, offered: BTreeMap::from(offered) };
+        state.withdraw_swept().await;
+        assert_eq!(*offer.0.lock().unwrap(), ["changed"]);
+        assert_eq!(state.offered.keys().map(|version| version.number).collect::<Vec<_>>(), [3]);
     }
 }

@@ -60,10 +60,9 @@ fn waits_in_line(seen: &StatusSight) -> Option<String> {
     let claiming = seen.claims_waiting.max(in_state(seen, "claiming"));
     let queued = seen.turns_queued;
     if claiming > queued && claiming > 0 {
-        let (warm, leases) = (seen.boxes_warm, seen.leases);
+        let (running, leases) = (seen.rollouts_running, seen.leases);
         return Some(format!(
-            "rollouts wait for sandboxes: {claiming} of {} rollouts wait for a box, {warm} are ready, {leases} are leased",
-            seen.rollouts_running
+            "rollouts wait for sandboxes: {claiming} of {running} rollouts wait for a box, {leases} boxes are leased"
         ));
     }
     (queued > 0).then(|| {
@@ -134,7 +133,7 @@ mod tests {
             ),
             (
                 StatusSight { claims_waiting: 5, turns_queued: 3, boxes_warm: 0, leases: 11, ..rolling() },
-                "rollouts wait for sandboxes: 5 of 16 rollouts wait for a box, 0 are ready, 11 are leased",
+                "rollouts wait for sandboxes: 5 of 16 rollouts wait for a box, 11 boxes are leased",
             ),
             (
                 StatusSight { engines_serving: 0, ..rolling() },
