@@ -239,6 +239,16 @@ impl Config {
             ),
         );
         #[cfg(feature = "torch")]
+        {
+            let (context, batch) = (self.rollout.max_context_tokens as usize, self.trainer.tokens_per_micro_batch);
+            if context > batch {
+                problems.push(format!(
+                    "trainer.tokens_per_micro_batch is {batch}, but one rollout may have {context} tokens \
+                     (rollout.max_context_tokens): set it to at least that"
+                ));
+            }
+        }
+        #[cfg(feature = "torch")]
         problems.extend(self.trainer.problems().into_iter().map(trainer_problem));
         problems.extend(self.capacity_problems());
         let tree = serde_json::to_value(self).unwrap_or_default();
@@ -252,6 +262,7 @@ impl Config {
         let is_warm = self.data.demonstrations.is_some();
         let serves = embedded.count > 0;
         let mut wrong = vec![
+            (embedded.count > 64, "engine.embedded.count must be at most 64: each is an engine of its own in this process"),
             (
                 is_warm && start.epochs == 0,
                 "warm_start.epochs must be at least 1; for none, leave data.demonstrations out",

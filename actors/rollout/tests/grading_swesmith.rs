@@ -147,6 +147,7 @@ fn a_right_fix_earns_one_however_it_is_left_behind() {
             "with a repository of its own inside",
             "; git init -q own && git -C own -c user.name=t -c user.email=t commit -q --allow-empty -m x",
         ),
+        ("with another runner beside it", "; echo 'import os; os._exit(0)' > unittest.py"),
         ("with odd file names", "; mkdir 'a b'; echo 1 > 'a b/ü*.txt'"),
         (
             "with odd settings of git",
@@ -179,15 +180,11 @@ fn anything_else_earns_zero() {
              echo 'tests/*.py filter=e' > .git/info/attributes",
             tests_fail,
         ),
-        ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", |reason| {
-            *reason == GradeReason::TestRunBroke
-        }),
-        ("a runner that says nothing", "echo 'import os; os._exit(0)' > unittest.py", |reason| {
-            *reason == GradeReason::TestRunBroke
-        }),
+        ("the tests in the place of a link", "rm -r tests; ln -s /tmp tests", tests_fail),
+        ("another runner, which says nothing", "echo 'import os; os._exit(0)' > unittest.py", tests_fail),
         (
-            "the right fix and a runner that says nothing",
-            "sed -i 's/a - b/a + b/' calc.py; echo 'import os; os._exit(0)' > unittest.py",
+            "the right fix, and an end of the runner in it",
+            "sed -i 's/a - b/a + b/' calc.py; echo 'import os; os._exit(0)' >> calc.py",
             |reason| *reason == GradeReason::TestRunBroke,
         ),
         ("a gibibyte that takes no room", "sed -i 's/a - b/a + b/' calc.py; truncate -s 1G zeros", too_large),

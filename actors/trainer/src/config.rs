@@ -1,7 +1,7 @@
 //! The trainer's settings, with the defaults of the field's GRPO runs.
 //!
 //! Every key is optional and every unknown key is an error. Sources of the defaults: the coding-agent example of slime
-//! (clip 0.2/0.28, low-variance KL with coefficient 0, AdamW 1e-6, betas 0.9/0.98, decay 0.1, clipping at 1.0, 9216
+//! (clip 0.2/0.28, low-variance KL with coefficient 0, AdamW 1e-6, betas 0.9/0.98, decay 0.1, clipping at 1.0, 32768
 //! tokens a micro-batch) and its code (TIS cap 2.0, KL term clamped to ±10). [`TrainerConfig::validate`] is called by
 //! whoever opens a learner, so a wrong value is heard of before the first tensor is made.
 
@@ -218,7 +218,7 @@ pub struct TrainerConfig {
     pub export_dtype: DtypeChoice,
     /// Threads of CPU tensor operations. A fixed number keeps results bit-identical. Default 1.
     pub cpu_threads: i32,
-    /// Most tokens packed into one forward and backward pass. Default 9216.
+    /// Most tokens packed into one forward and backward pass. Default 32768; at least the longest rollout.
     pub tokens_per_micro_batch: usize,
     /// Trained tokens whose logits exist at once (memory: this × vocabulary × 4 bytes, some five times). Default 1024.
     pub logits_chunk_tokens: usize,
@@ -246,7 +246,7 @@ impl Default for TrainerConfig {
             compute_dtype: DtypeChoice::Auto,
             export_dtype: DtypeChoice::Auto,
             cpu_threads: 1,
-            tokens_per_micro_batch: 9216,
+            tokens_per_micro_batch: 32_768,
             logits_chunk_tokens: 1024,
             optimizer_steps_per_batch: 1,
             reference_dir: None,

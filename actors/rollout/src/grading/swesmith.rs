@@ -48,7 +48,7 @@ const PREPARED: &str = "greenroom-prepared:";
 const NO_WORKDIR: i64 = 97;
 
 /// Of the preparation, with a change: `protect` prints files that hold named tests, each ended by a zero byte.
-const MERGE: &str = r#"mkdir -p "$own" && protect > "$own/protected" || exit 1
+const MERGE: &str = r#"mkdir -p "$own" && protect "$@" > "$own/protected" || exit 1
 git diff --no-renames --diff-filter=A --name-only -z "$base" "$tests" >> "$own/protected" || exit 1
 export GIT_INDEX_FILE="$own/index"
 listed() { xargs -0 -r git --no-replace-objects -c safe.directory='*' ls-tree -r -z --full-tree "$1" -- < "$own/protected"; }
@@ -65,6 +65,18 @@ listed "$tests" | git update-index -z --index-info || rejected
 final=$(git write-tree) || rejected
 unset GIT_INDEX_FILE
 "#;
+
+/// What would stand in for the test runner, or be loaded before it, if it lay at the top of the repository.
+const RUNNERS: &[&str] = &[
+    "unittest.py",
+    "unittest",
+    "pytest.py",
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "sitecustomize.py",
+    "usercustomize.py",
+];
 
 /// Names of the plan's commands in logs and errors.
 const TAKING: &str = "taking the change";
@@ -109,12 +121,18 @@ impl SweSmithTask {
     /// of its own, so the work tree changes once, at the end. Before the change is read an error is nobody's; then it is the
     /// change's.
     fn preparation_script(&self, commits: &InstanceCommits, has_change: bool) -> String {
-        let protected: Vec<_> = self.test_files().iter().map(|file| shell_quote(file)).collect();
-        let protect = match protected.is_empty() {
-            true => ":".to_owned(),
-            false => format!("printf '%s\\0' {}", protected.join(" ")),
+        let tests = self.test_files();
+        let protected: Vec<_> = tests.union(&beside_tests(&tests)).map(|file| shell_quote(file)).collect();
+        // a file that the repository has itself may be part of the answer
+        let protect = format!(
+            "[ $# = 0 ] || printf '%s\\0' \"$@\"\n\
+             for name in {}; do git cat-file -e \"$base:$name\" 2>/dev/null || printf '%s\\0' \"$name\"; done",
+            RUNNERS.join(" ")
+        );
+        let merge = match has_change {
+            true => format!("protect() {{ {protect}\n}}\nset -- {}\n{MERGE}", protected.join(" ")),
+            false => String::new(),
         };
-        let merge = if has_change { format!("protect() {{ {protect}; }}\n{MERGE}") } else { String::new() };
         format!(
             "cd {top} || exit {NO_WORKDIR}\n\
              command -v git >/dev/null || {{ echo 'git: not found'; exit 127; }}\n\
@@ -217,6 +235,23 @@ impl SweSmithTask {
             |file: &String| !file.starts_with('/') && file.split('/').all(|part| !part.is_empty() && part != "..");
         files.filter(is_inside).collect()
     }
+}
+
+/// What is loaded beside these test files without being one: the packages' own files of test directories, and pytest's
+/// `conftest.py` of every directory above.
+fn beside_tests(tests: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut beside = BTreeSet::from(["conftest.py".to_owned()]);
+    for file in tests {
+        let directories = file.match_indices('/').map(|(end, _)| &file[..end]);
+        for directory in directories {
+            beside.insert(format!("{directory}/conftest.py"));
+            let name = directory.rsplit('/').next().unwrap_or(directory);
+            if ["test", "tests", "testing"].contains(&name) {
+                beside.insert(format!("{directory}/__init__.py"));
+            }
+        }
+    }
+    beside
 }
 
 /// Of `tests/a.py::T::t` the part before `::`; of unittest's `t (tests.a.T.t)` every leading part of the dotted name as a

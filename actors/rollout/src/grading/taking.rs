@@ -74,8 +74,8 @@ fn script(workdir: &str, limit_bytes: u64, take: &str) -> String {
     )
 }
 
-/// The difference of the work tree from the instance's commit, binary, with everything that is not ignored. New files count
-/// by their size before they are read: a gibibyte of them is too large at once.
+/// The difference of the work tree from the instance's commit, binary, with everything that is not ignored. Repositories inside
+/// it are taken for plain directories, where the project itself has none. New files count by their size before they are read: a gibibyte of them is too large at once.
 pub(super) fn difference(commits: &InstanceCommits, limit_bytes: u64) -> String {
     let format = if commits.instance.len() == 64 { "--object-format=sha256" } else { "" };
     let take = format!(
@@ -92,6 +92,7 @@ pub(super) fn difference(commits: &InstanceCommits, limit_bytes: u64) -> String 
          git cat-file -e \"$base^{{tree}}\" || {{ echo '{TAKEN} destroyed'; exit 0; }}\n\
          return 1\n\
          }}\n\
+         git ls-files -s | grep -q '^160000 ' || find . -mindepth 2 -name .git -prune -exec rm -rf -- {{}} +\n\
          added=$(git ls-files -z --others --exclude-standard | xargs -0 -r stat -c %s -- \
          | awk '{{ sum += $1 }} END {{ printf \"%.0f\", sum }}')\n\
          [ \"$added\" -le \"$limit\" ] || {{ echo '{TAKEN} too-large'; exit 0; }}\n\

@@ -167,7 +167,7 @@ pub fn arguments(config: RolloutConfig, script: Script) -> (RolloutManagerArgume
         journal: Address::of_function("journal", move |message| {
             match message {
                 JournalMessage::Record(event) => journal_seen.lock().unwrap().events.push(event),
-                JournalMessage::Flush(reply) => drop(reply.send(())),
+                JournalMessage::Flush(reply) | JournalMessage::RecordAll(_, reply) => drop(reply.send(())),
             }
             Ok(())
         }),
