@@ -109,7 +109,11 @@ impl Members {
             MemberKind::Own(_) => None,
         });
         let kind = MemberKind::Joined { heard_ms: Some(now_ms) };
-        self.by_engine.insert(spec.engine.clone(), Member { address, spec, kind });
+        // one address for as long as the engine is known: an update under way follows a host that comes back
+        let known = self.by_engine.get(&spec.engine).map(|member| member.address.clone());
+        let lasting = known.unwrap_or_else(|| Address::unbound(address.name()));
+        lasting.rebind_function(move |message| address.cast(message).map_err(|_| ()));
+        self.by_engine.insert(spec.engine.clone(), Member { address: lasting, spec, kind });
         heard.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
     }
 
