@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 
 use support::{PATIENCE, Run, finish, greenroom, signal, succeed, text, wait_until};
 
-const STEPS: u64 = 4;
+const STEPS: u64 = 6;
 /// Three processes, so that two cores are enough.
 const LAYOUT: &str = "controller+rollout+sandbox,trainer,engine";
 

@@ -262,7 +262,10 @@ impl Config {
         let is_warm = self.data.demonstrations.is_some();
         let serves = embedded.count > 0;
         let mut wrong = vec![
-            (embedded.count > 64, "engine.embedded.count must be at most 64: each is an engine of its own in this process"),
+            (
+                embedded.count > 64,
+                "engine.embedded.count must be at most 64: each is an engine of its own in this process",
+            ),
             (
                 is_warm && start.epochs == 0,
                 "warm_start.epochs must be at least 1; for none, leave data.demonstrations out",

@@ -372,7 +372,8 @@ impl EnginePoolState {
             true => EngineProxyMessage::Drain(Reply::channel().0),
             false => EngineProxyMessage::Undrain,
         };
-        let lost = |gone: greenroom_core::Gone| EngineFailure { kind: EngineFailureKind::Lost, message: gone.to_string() };
+        let lost =
+            |gone: greenroom_core::Gone| EngineFailure { kind: EngineFailureKind::Lost, message: gone.to_string() };
         member.address.cast(message).map_err(lost)
     }
 

@@ -67,16 +67,8 @@ unset GIT_INDEX_FILE
 "#;
 
 /// What would stand in for the test runner, or be loaded before it, if it lay at the top of the repository.
-const RUNNERS: &[&str] = &[
-    "unittest.py",
-    "unittest",
-    "pytest.py",
-    "pytest",
-    "_pytest",
-    "pluggy",
-    "sitecustomize.py",
-    "usercustomize.py",
-];
+const RUNNERS: &[&str] =
+    &["unittest.py", "unittest", "pytest.py", "pytest", "_pytest", "pluggy", "sitecustomize.py", "usercustomize.py"];
 
 /// Names of the plan's commands in logs and errors.
 const TAKING: &str = "taking the change";
