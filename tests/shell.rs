@@ -4,7 +4,7 @@
 //! the history, with who and what; a run that is told to stop does, and says so by its exit status.
 
 #![cfg(all(feature = "torch", feature = "cluster"))]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)] // helpers of tests
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, clippy::disallowed_methods)] // helpers of tests
 
 use std::fs;
 use std::io::Write;
