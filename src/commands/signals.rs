@@ -11,6 +11,7 @@ const ONE_WISH: std::time::Duration = std::time::Duration::from_millis(500);
 /// What people hear at each of two wishes that end a run.
 pub(super) const STOPPING: [&str; 2] = ["stopping after the step under way; once more to stop now", "stopping now"];
 /// The same, where only this node leaves.
+#[cfg(feature = "cluster")]
 pub(super) const LEAVING: [&str; 2] =
     ["leaving: what is under way ends first, or is handed back; once more to leave now", "leaving now"];
 

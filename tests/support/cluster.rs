@@ -2,6 +2,8 @@
 //! make one (root, `ip`, `nsenter`), else on loopback, which the test says. Whatever happens to the test, its processes are
 //! killed and its namespaces removed.
 
+#![allow(clippy::print_stdout, reason = "a test says what it could not do, and what nodes said before it failed")]
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
