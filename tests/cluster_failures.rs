@@ -36,6 +36,9 @@ fn up_to(seed: Seed, what: &str, number: u64, most_ms: u64) -> Duration {
     Duration::from_millis(seed.child_numbered(what, number).value() % most_ms)
 }
 
+/// So many steps more than harms: a fast machine makes one in half a second, and a node needs some to come back in.
+const AMPLE: u64 = 12;
+
 /// Six nodes that run, with at least one step made.
 fn running(steps: u64, of_nodes: &str) -> TestCluster {
     let mut cluster = TestCluster::new(SIX, &coins(steps, GROUPS, SAMPLES), of_nodes);
@@ -68,7 +71,7 @@ fn lines(cluster: &TestCluster, node: &str) -> usize {
 /// SIGKILL at a random moment, `kills` times; started again a moment later. Each time the run goes on.
 fn survives_kills(node: &'static str, kills: u64) {
     let seed = seed().child(node);
-    let steps = kills + 2;
+    let steps = kills + AMPLE;
     let mut cluster = running(steps, QUICK);
     for kill in 0..kills {
         sleep(up_to(seed, "moment", kill, 1_500));
@@ -129,7 +132,7 @@ fn each_node_is_killed_twenty_times() {
 /// A process that is stopped for longer than `dead_ms` and goes on: the others did without it, its leases were returned, and
 /// nothing it still sends is counted twice.
 fn survives_stops(nodes: &[&'static str], of_nodes: &str, stopped_for: Duration) {
-    let steps = nodes.len() as u64 + 2;
+    let steps = nodes.len() as u64 + AMPLE;
     let mut cluster = running(steps, of_nodes);
     for node in nodes {
         let (step, seen, since) = (cluster.step().unwrap(), lines(&cluster, node), Instant::now());
@@ -169,7 +172,7 @@ fn each_node_is_stopped_for_a_minute() {
 
 /// A node that is cut off, healed after it was held for dead.
 fn survives_cuts(cuts: &[(&'static str, Cut)], of_nodes: &str, cut_for: Duration) {
-    let steps = cuts.len() as u64 + 2;
+    let steps = cuts.len() as u64 + AMPLE;
     let mut cluster = running(steps, of_nodes);
     if !cluster.has_networks() {
         println!("SKIPPED: without networks of their own nodes cannot be cut off");
@@ -235,7 +238,7 @@ fn a_receiver_that_dies_in_the_middle_of_a_version_applies_it_again() {
 #[test]
 fn nodes_that_are_told_to_leave_finish_or_hand_back_what_they_do() {
     let nodes = ["engine-0", "box", "trainer", "roll"];
-    let steps = nodes.len() as u64 + 2;
+    let steps = nodes.len() as u64 + AMPLE;
     let mut cluster = running(steps, QUICK);
     for node in nodes {
         let (step, seen, since) = (cluster.step().unwrap(), lines(&cluster, node), Instant::now());

@@ -263,7 +263,9 @@ impl TestCluster {
             if !status.success() {
                 self.show();
             }
-            assert!(status.success(), "{node} ended with {status}");
+            // one that came back when the run was over finds no controller any more, and says so
+            let came_late = node != "lead" && status.code() == Some(4);
+            assert!(status.success() || came_late, "{node} ended with {status}");
         }
     }
 
