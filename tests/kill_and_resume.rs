@@ -193,5 +193,5 @@ fn told_to_stop_a_run_does_not_wait_for_engines_that_are_not_there() {
     let output = finish_child(child);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
-    assert!(told.elapsed() < Duration::from_secs(15), "it took {:?} to stop: {said}", told.elapsed());
+    assert!(told.elapsed() < Duration::from_secs(45), "it took {:?} to stop: {said}", told.elapsed());
 }
