@@ -93,6 +93,7 @@ guest.leave().await;
 //! embedded engine, and the build needs no libtorch.
 
 pub mod config;
+mod down;
 mod error;
 pub mod explain;
 mod files;

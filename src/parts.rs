@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use greenroom_core::{Address, Seam};
+use greenroom_core::{Address, Faults, Seam};
 use greenroom_engine::{EnginePoolArguments, http_api_factory};
 use greenroom_messages::engine::{EnginePoolMessage, EngineSpec};
 use greenroom_messages::run::{ConductorMessage, JournalMessage};
@@ -22,6 +22,12 @@ use crate::config::Config;
 
 /// The data sets of a run, by purpose.
 pub(crate) type Datasets = BTreeMap<Purpose, Arc<Dataset>>;
+
+/// The seam of a real process, with the faults that GREENROOM_FAULTS asks for.
+pub(crate) fn seam(seed: u64) -> anyhow::Result<Seam> {
+    let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
+    Ok(Seam::system(seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?))
+}
 
 /// What all parts of a run share.
 #[derive(Clone)]

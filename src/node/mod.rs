@@ -26,8 +26,7 @@ use std::time::Duration;
 use anyhow::Context;
 use greenroom_cluster::{Cluster, Member, MemberEvent, SHELL};
 use greenroom_core::{
-    Address, ChildFailure, Deadline, Faults, Seam, Supervisor, SupervisorArguments, SupervisorMessage, ask,
-    startup_cause,
+    Address, ChildFailure, Deadline, Supervisor, SupervisorArguments, SupervisorMessage, ask, startup_cause,
 };
 use greenroom_engine::EngineHostInput;
 use greenroom_identity::Identity;
@@ -35,7 +34,6 @@ use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, NodeMessage};
 use greenroom_messages::run::{ConductorMessage, JournalMessage, StopMode};
-use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_run::RunEnd;
 use ractor::{Actor, ActorRef};
 use tokio::sync::mpsc;
@@ -46,7 +44,8 @@ pub use config::{NodeConfig, NodeDataplane, ROLES};
 pub use error::{NODE_ERRORS, NodeError};
 
 use crate::config::Config;
-use crate::parts::Common;
+use crate::down::{self, LAST_WORDS_MS};
+use crate::parts::{self, Common};
 use crate::up::{Talk, inputs, model};
 use controller::{Controller, Ledger};
 pub(crate) use desk::DESK;
@@ -55,7 +54,6 @@ use site::Site;
 /// The file in a node's `state_dir` that holds the address at which it listens.
 pub const ADDRESS_FILE: &str = "address";
 
-const LAST_WORDS_MS: u64 = 30_000;
 /// How long a node that ends waits for the controller to have noted what happened here.
 const LAST_EVENTS_MS: u64 = 5_000;
 /// How long the controller waits for the others to leave after it told them of the end.
@@ -110,8 +108,7 @@ impl Node {
             return Err(crate::config::ConfigError { problems }.into());
         }
         let config = config.with_absolute_paths().context("the current directory")?;
-        let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
-        let seam = Seam::system(config.seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?);
+        let seam = parts::seam(config.seed)?;
         let identity = node.cluster.tls.as_ref().map(Identity::load).transpose()?;
         let run = RunId::new(node.run.clone());
         let settings = shared_settings(&config)?;
@@ -347,15 +344,8 @@ impl Node {
     }
 
     async fn take_down(self) {
-        for pool in &self.pools {
-            if let Err(error) = ask(pool, Deadline::after_ms(LAST_WORDS_MS), SandboxPoolMessage::Drain).await {
-                tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
-            }
-        }
-        let wait = Some(Duration::from_millis(LAST_WORDS_MS));
-        if let Err(error) = self.supervisor.stop_and_wait(Some("the node ends".to_owned()), wait).await {
-            tracing::warn!(%error, "some actors did not end in time");
-        }
+        down::drain_pools(&self.pools).await;
+        down::stop_actors(&self.supervisor, "the node ends").await;
         if !self.site.node.plays("controller") {
             let journal = &self.site.common.journal;
             if let Err(error) = ask(journal, Deadline::after_ms(LAST_EVENTS_MS), JournalMessage::Flush).await {
@@ -363,11 +353,7 @@ impl Node {
             }
         }
         #[cfg(feature = "torch")]
-        for engine in self.embedded {
-            if let Err(error) = engine.shutdown().await {
-                tracing::warn!(%error, "an embedded engine did not shut down cleanly");
-            }
-        }
+        down::shut_down_engines(self.embedded).await;
         self.site.cluster.leave().await;
     }
 }

@@ -24,20 +24,17 @@ pub use model::{ModelUse, check_model};
 pub use place::{RunPlace, completed};
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use greenroom_core::{Deadline, ask};
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus, StopMode};
-use greenroom_messages::sandbox::SandboxPoolMessage;
 use greenroom_run::{RunDirectory, RunEnd};
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
+use crate::down::{self, LAST_WORDS_MS};
 use actors::RunningActors;
 use end::End;
-
-const LAST_WORDS_MS: u64 = 30_000;
 
 /// A line for people, wherever they are.
 pub type Talk = Arc<dyn Fn(&str) + Send + Sync>;
@@ -116,23 +113,12 @@ impl RunningActors {
         if let Err(error) = ask(&self.engines, deadline(), EnginePoolMessage::Shutdown).await {
             tracing::warn!(%error, "the engines' pool was not shut down in time");
         }
-        for pool in self.sandboxes.values() {
-            if let Err(error) = ask(pool, deadline(), SandboxPoolMessage::Drain).await {
-                tracing::warn!(pool = pool.name(), %error, "sandboxes were not destroyed in time; the next start sweeps them");
-            }
-        }
+        down::drain_pools(self.sandboxes.values()).await;
         if let Err(error) = ask(&self.journal, deadline(), JournalMessage::Flush).await {
             tracing::warn!(%error, "the last events may not be in the run database");
         }
-        let wait = Some(Duration::from_millis(LAST_WORDS_MS));
-        if let Err(error) = self.supervisor.stop_and_wait(Some("the run has ended".to_owned()), wait).await {
-            tracing::warn!(%error, "some actors did not end in time");
-        }
+        down::stop_actors(&self.supervisor, "the run has ended").await;
         #[cfg(feature = "torch")]
-        for engine in self.embedded {
-            if let Err(error) = engine.shutdown().await {
-                tracing::warn!(%error, "an embedded engine did not shut down cleanly");
-            }
-        }
+        down::shut_down_engines(self.embedded).await;
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
-use greenroom_core::{Faults, Seam};
+use greenroom_core::Seam;
 use greenroom_engine::SecretSource;
 use greenroom_messages::{Purpose, RunId};
 use greenroom_rollout::Dataset;
@@ -19,6 +19,7 @@ use super::{RunPlace, Talk, data};
 use crate::StartError;
 use crate::config::Config;
 use crate::files::{self, Limit};
+use crate::parts;
 
 /// A run that may be started.
 pub(super) struct Prepared {
@@ -65,8 +66,7 @@ fn read(config: Config, place: &RunPlace) -> anyhow::Result<Checked> {
     }
     place.check()?;
     let config = config.with_absolute_paths().context("the current directory")?;
-    let faults = std::env::var("GREENROOM_FAULTS").unwrap_or_default();
-    let seam = Seam::system(config.seed, Faults::parse(&faults).context("GREENROOM_FAULTS")?);
+    let seam = parts::seam(config.seed)?;
     check_credentials(&config)?;
     let source_dir = checked_model(&config)?;
     let inputs = Inputs::of(&config)?;
