@@ -148,17 +148,18 @@ fn node(node: &NodeSight, findings: &mut Vec<Finding>) {
 }
 
 fn engines(engines: &[EngineSight], findings: &mut Vec<Finding>) {
-    let serving = engines.iter().filter(|engine| engine.state == "serving").count();
     if engines.is_empty() {
         findings.push(finding(Health::Ill, "engines", "the fleet has none: see the nodes with the role engine"));
+        return;
     }
-    for engine in engines {
-        let health = match engine.state.as_str() {
-            "serving" => continue,
-            "connecting" | "verifying" | "syncing" | "updating" | "draining" => Health::Doubtful,
-            _ if serving > 0 => Health::Doubtful,
-            _ => Health::Ill,
-        };
+    let is = |engine: &EngineSight, states: &[&str]| states.contains(&engine.state.as_str());
+    let serving = engines.iter().filter(|engine| is(engine, &["serving"])).count();
+    // every step ends with new weights: taking them is the job, as long as nothing is wrong with it
+    let busy = |engine: &EngineSight| is(engine, &["syncing", "updating"]) && engine.trouble.is_none();
+    let updating = engines.iter().filter(|engine| busy(engine)).count();
+    for engine in engines.iter().filter(|engine| !is(engine, &["serving"]) && !busy(engine)) {
+        let comes = is(engine, &["connecting", "verifying", "syncing", "updating", "draining"]);
+        let health = if comes || serving + updating > 0 { Health::Doubtful } else { Health::Ill };
         let trouble = engine.trouble.as_deref().unwrap_or("no trouble reported");
         findings.push(finding(
             health,
@@ -166,9 +167,9 @@ fn engines(engines: &[EngineSight], findings: &mut Vec<Finding>) {
             format!("it is {}: {trouble}", engine.state),
         ));
     }
-    if serving > 0 {
-        findings.push(finding(Health::Well, "engines", format!("{serving} of {} serve", engines.len())));
-    }
+    let updating_words = if updating > 0 { format!(", {updating} take new weights") } else { String::new() };
+    let health = if serving + updating > 0 { Health::Well } else { Health::Doubtful };
+    findings.push(finding(health, "engines", format!("{serving} of {} serve{updating_words}", engines.len())));
 }
 
 fn sandboxes(pools: &[PoolSight], findings: &mut Vec<Finding>) {
@@ -253,6 +254,7 @@ mod tests {
         };
         let unanswered = StatusSight { unanswered: vec!["trainer is not running".into()], ..StatusSight::default() };
         let failing = PoolSight { created: 0, failed: 4, ..PoolSight::default() };
+        let stuck = EngineSight { trouble: Some("no such file".into()), ..engine("updating") };
         let cases = [
             (healthy(), Health::Well, "1 of 1 serve"),
             (with_node(|node| node.state = "dead".into()), Health::Ill, "it is dead"),
@@ -264,6 +266,9 @@ mod tests {
             (with_node(|node| node.disk_bytes = None), Health::Doubtful, "did not say how its disk stands"),
             (Looked { engines: Ok(vec![engine("lost")]), ..healthy() }, Health::Ill, "it is lost"),
             (Looked { engines: Ok(vec![engine("serving"), engine("lost")]), ..healthy() }, Health::Doubtful, "1 of 2"),
+            (Looked { engines: Ok(vec![engine("updating")]), ..healthy() }, Health::Well, "0 of 1 serve, 1 take new"),
+            (Looked { engines: Ok(vec![engine("draining")]), ..healthy() }, Health::Doubtful, "it is draining"),
+            (Looked { engines: Ok(vec![stuck]), ..healthy() }, Health::Doubtful, "no such file"),
             (Looked { pools: Ok(vec![failing]), ..healthy() }, Health::Ill, "4 creations failed"),
             (Looked { weights: Ok(vec![lagging]), ..healthy() }, Health::Doubtful, "3 behind the newest"),
             (Looked { status: Ok(unanswered), ..healthy() }, Health::Ill, "trainer is not running"),
