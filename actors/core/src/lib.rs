@@ -40,7 +40,8 @@ pub use reply::{Abandonment, Answer, Reply, Unanswered};
 pub use seed::{Random, Seed};
 pub use spawn::{spawn_blocking_named, spawn_named};
 pub use supervisor::{
-    ChildFailure, ChildSpec, ChildStart, Supervisor, SupervisorArguments, SupervisorMessage, startup_cause,
+    ChildFailure, ChildSpec, ChildStart, ChildState, ChildStatus, Supervisor, SupervisorArguments, SupervisorMessage,
+    startup_cause,
 };
 
 /// What every actor is given from outside: time, randomness and injected faults.

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, SpawnErr, SupervisionEvent};
 
-use crate::{Address, Clock, RestartDecision, RestartIntensity, RestartPolicy};
+use serde::{Deserialize, Serialize};
+
+use crate::{Address, Clock, Reply, RestartDecision, RestartIntensity, RestartPolicy};
 
 /// Starts (or restarts) a child under the supervisor's cell, and rebinds its addresses.
 pub type ChildStart =
@@ -98,9 +100,40 @@ pub struct ChildFailure {
 pub enum SupervisorMessage {
     /// Sent by the supervisor to itself when a back-off is over: start that child again.
     Restart(String),
+    /// From whoever looks: how every child stands. Repeatable.
+    Children(Reply<Vec<ChildStatus>>),
 }
 
 crate::local_message!(SupervisorMessage);
+
+/// How a child stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChildStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is in its life.
+    pub state: ChildState,
+    /// For how long it has been there, milliseconds.
+    pub for_ms: u64,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Its last failure, in words.
+    pub last_failure: Option<String>,
+}
+
+/// Where a child is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChildState {
+    /// Not started yet.
+    Starting,
+    /// It runs.
+    Running,
+    /// It failed, and is started again after a wait.
+    Restarting,
+    /// It ended of its own will: its work is done.
+    Ended,
+}
 
 /// Why an actor could not be started: its own error alone, without the framework's words around it at every level.
 pub fn startup_cause(error: SpawnErr) -> ActorProcessingErr {
@@ -128,7 +161,16 @@ pub struct Supervisor;
 struct Child {
     spec: ChildSpec,
     intensity: RestartIntensity,
-    running: Option<ActorCell>,
+    state: ChildState,
+    since_ms: u64,
+    restarts: u64,
+    last_failure: Option<String>,
+}
+
+impl Child {
+    fn enter(&mut self, state: ChildState, now_ms: u64) {
+        (self.state, self.since_ms) = (state, now_ms);
+    }
 }
 
 /// The state of a running supervisor.
@@ -144,14 +186,28 @@ impl SupervisorState {
         let Some(child) = self.children.get_mut(name) else { return Ok(()) };
         let cell = (child.spec.start)(myself).await.map_err(root_cause)?;
         self.names.insert(cell.get_id(), name.to_owned());
-        child.running = Some(cell);
+        child.restarts += u64::from(child.last_failure.is_some());
+        child.enter(ChildState::Running, self.clock.elapsed_ms());
         Ok(())
+    }
+
+    fn children(&self) -> Vec<ChildStatus> {
+        let now_ms = self.clock.elapsed_ms();
+        let status = |(name, child): (&String, &Child)| ChildStatus {
+            name: name.clone(),
+            state: child.state,
+            for_ms: now_ms.saturating_sub(child.since_ms),
+            restarts: child.restarts,
+            last_failure: child.last_failure.clone(),
+        };
+        self.children.iter().map(status).collect()
     }
 
     fn on_failure(&mut self, name: &str, reason: String, myself: &ActorRef<SupervisorMessage>) {
         let now_ms = self.clock.elapsed_ms();
         let Some(child) = self.children.get_mut(name) else { return };
-        child.running = None;
+        child.enter(ChildState::Restarting, now_ms);
+        child.last_failure = Some(reason.clone());
         match child.intensity.on_failure(now_ms) {
             RestartDecision::RestartAfterMs(wait_ms) => {
                 tracing::warn!(child = name, reason, wait_ms, "a child failed and is restarted");
@@ -186,7 +242,9 @@ impl Actor for Supervisor {
         let order: Vec<String> = arguments.children.iter().map(|child| child.name.clone()).collect();
         let children = arguments.children.into_iter().map(|spec| {
             let intensity = RestartIntensity::new(spec.policy);
-            (spec.name.clone(), Child { spec, intensity, running: None })
+            let child =
+                Child { spec, intensity, state: ChildState::Starting, since_ms: 0, restarts: 0, last_failure: None };
+            (child.spec.name.clone(), child)
         });
         let mut state = SupervisorState {
             clock: Clock::simulated(0),
@@ -207,9 +265,13 @@ impl Actor for Supervisor {
         message: Self::Msg,
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let SupervisorMessage::Restart(name) = message;
-        if let Err(error) = state.start(&name, myself.get_cell()).await {
-            state.on_failure(&name, error.to_string(), &myself);
+        match message {
+            SupervisorMessage::Restart(name) => {
+                if let Err(error) = state.start(&name, myself.get_cell()).await {
+                    state.on_failure(&name, error.to_string(), &myself);
+                }
+            }
+            SupervisorMessage::Children(reply) => drop(reply.send(state.children())),
         }
         Ok(())
     }
@@ -229,6 +291,10 @@ impl Actor for Supervisor {
             SupervisionEvent::ActorTerminated(cell, _, reason) => {
                 if let Some(name) = state.names.remove(&cell.get_id()) {
                     tracing::debug!(child = name, reason, "a child ended");
+                    let now_ms = state.clock.elapsed_ms();
+                    if let Some(child) = state.children.get_mut(&name) {
+                        child.enter(ChildState::Ended, now_ms);
+                    }
                 }
             }
             _ => {}
@@ -296,11 +362,16 @@ mod tests {
             children: vec![worker],
             on_give_up: Box::new(move |failure| drop(gave_up.send(failure))),
         };
-        let (_, ended) = Actor::spawn(None, Supervisor, arguments).await.unwrap();
+        let (supervisor, ended) = Actor::spawn(None, Supervisor, arguments).await.unwrap();
+        let supervisor = Address::of(&supervisor);
         for expected_starts in 1..=3 {
             while starts.load(Ordering::Relaxed) < expected_starts {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
+            let seen = crate::ask(&supervisor, crate::Deadline::after_ms(1_000), SupervisorMessage::Children).await;
+            let seen = seen.unwrap().remove(0);
+            assert_eq!((seen.state, seen.restarts), (ChildState::Running, u64::from(expected_starts - 1)));
+            assert_eq!(seen.last_failure.is_some(), expected_starts > 1);
             address.cast(Fail).unwrap();
         }
         let failure = heard.recv().await.unwrap();
