@@ -22,8 +22,18 @@ pub enum RolloutManagerMessage {
     /// From the shell: at most so many rollouts run from now on, at least 1; those that run already may end. A restart of
     /// the manager takes its configuration's number again.
     SetMaxRunning(u32),
+    /// From the node that it runs on: begin no more rollouts (`true`), or begin them again; those that run go on. Where
+    /// another manager takes over, groups of which nothing runs are forgotten. Repeatable.
+    SetDrained {
+        /// Whether it is drained from now on.
+        drained: bool,
+        /// Whether another manager takes over.
+        handed_over: bool,
+    },
     /// From the shell: how it stands.
     Status(Reply<RolloutStatus>),
+    /// From the shell: the AgentLoops that run. Repeatable.
+    Loops(Reply<Vec<LoopStatus>>),
     /// From an AgentLoop, once: how its rollout ended.
     Finished(Box<FinishedRollout>),
 }
@@ -122,6 +132,20 @@ pub enum InfraKind {
     Agent,
 }
 
+impl InfraKind {
+    /// The name in the history of a run.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sandbox => "sandbox",
+            Self::SetUp => "set_up",
+            Self::Engine => "engine",
+            Self::Grading => "grading",
+            Self::Guard => "guard",
+            Self::Agent => "agent",
+        }
+    }
+}
+
 /// A token sequence to train on: one linear history of one rollout.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
@@ -168,6 +192,8 @@ pub struct FinishedRollout {
     pub reward: Option<f32>,
     /// What the agent said at its end: `Submitted`, `LimitsExceeded`, …
     pub exit_status: String,
+    /// Why the reward is what it is: `tests_not_passed: …`, `change_not_taken: …`; empty where nothing was graded.
+    pub graded: String,
     /// The sequences to train on; several where the history forked.
     pub samples: Vec<Sample>,
     /// Turns taken.
@@ -182,6 +208,18 @@ pub struct FinishedRollout {
     pub timings: RolloutTimings,
     /// How long each of the agent's commands took, in order, milliseconds.
     pub exec_calls_ms: Vec<u64>,
+}
+
+impl FinishedRollout {
+    /// What a table of rollouts says about its end: how the agent ended and why the grade is what it is, or the failure in
+    /// words.
+    pub fn detail(&self) -> String {
+        match &self.outcome {
+            RolloutOutcome::InfraFailed(failure) => format!("{}: {}", failure.kind.name(), failure.message),
+            _ if self.graded.is_empty() => self.exit_status.clone(),
+            _ => format!("{}, {}", self.exit_status, self.graded),
+        }
+    }
 }
 
 /// How a group ended.
@@ -235,6 +273,8 @@ pub enum RolloutState {
 pub struct RolloutStatus {
     /// Whether admission is held.
     pub paused: bool,
+    /// Whether its node is drained.
+    pub drained: bool,
     /// Rollouts not yet admitted.
     pub queued: u32,
     /// Rollouts that run.
@@ -243,4 +283,21 @@ pub struct RolloutStatus {
     pub ended: u64,
     /// Groups under way.
     pub groups_open: u32,
+}
+
+/// How one AgentLoop stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoopStatus {
+    /// Its rollout.
+    pub rollout: RolloutId,
+    /// Its task.
+    pub task: TaskId,
+    /// Turns generated so far.
+    pub turns: u32,
+    /// What it waits for: the part of its life that it is in.
+    pub state: RolloutState,
+    /// For how long it has been there, milliseconds.
+    pub for_ms: u64,
+    /// How long ago it was started, milliseconds.
+    pub age_ms: u64,
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greenroom_core::Clock;
-use greenroom_messages::rollout::{FinishedRollout, RolloutOutcome, RolloutTimings};
+use greenroom_messages::rollout::{FinishedRollout, LoopStatus, RolloutOutcome, RolloutState, RolloutTimings};
 use greenroom_messages::{LeaseId, RolloutId, TaskId};
 
 use crate::manager::bare;
@@ -25,6 +25,8 @@ struct Seen {
     lease: Option<LeaseId>,
     warm: bool,
     exit_status: String,
+    /// What is waited for, and since when.
+    waits: Option<(Part, u64)>,
 }
 
 /// A part of a rollout's time.
@@ -35,6 +37,18 @@ pub(super) enum Part {
     Generate,
     Exec,
     Grade,
+}
+
+impl Part {
+    fn state(self) -> RolloutState {
+        match self {
+            Self::Claim => RolloutState::Claiming,
+            Self::SetUp => RolloutState::SettingUp,
+            Self::Generate => RolloutState::Generating,
+            Self::Exec => RolloutState::Executing,
+            Self::Grade => RolloutState::Grading,
+        }
+    }
 }
 
 impl Progress {
@@ -50,6 +64,7 @@ impl Progress {
     /// Waits for `work` and adds its time to a part.
     pub(super) async fn timed<T>(&self, part: Part, work: impl Future<Output = T>) -> T {
         let before_ms = self.clock.elapsed_ms();
+        self.update(|seen| seen.waits = Some((part, before_ms)));
         let result = work.await;
         let elapsed_ms = self.clock.elapsed_ms() - before_ms;
         self.update(|seen| match part {
@@ -83,6 +98,16 @@ impl Progress {
             exit_status.clone_into(&mut seen.exit_status);
             seen.forks = forks;
         });
+    }
+
+    /// How the loop stands. Between two waits it is what it waited for last.
+    pub fn status(&self, rollout: RolloutId, task: TaskId) -> LoopStatus {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = self.clock.elapsed_ms();
+        let (state, since_ms) =
+            seen.waits.map_or((RolloutState::Queued, self.started_ms), |(part, since_ms)| (part.state(), since_ms));
+        let (for_ms, age_ms) = (now_ms.saturating_sub(since_ms), now_ms.saturating_sub(self.started_ms));
+        LoopStatus { rollout, task, turns: seen.turns, state, for_ms, age_ms }
     }
 
     /// The end of the rollout as far as it is known, without a reward and without samples.

@@ -251,8 +251,19 @@ impl RolloutManagerState {
             }
             RolloutManagerMessage::SetPaused(is_paused) => ManagerInput::SetPaused(is_paused),
             RolloutManagerMessage::SetMaxRunning(most) => ManagerInput::SetMaxRunning(most),
+            RolloutManagerMessage::SetDrained { drained, handed_over } => {
+                ManagerInput::SetDrained { drained, handed_over }
+            }
             RolloutManagerMessage::Status(reply) => {
                 reply.send(self.state.status());
+                return;
+            }
+            RolloutManagerMessage::Loops(reply) => {
+                let running = self.loops.iter();
+                let status = |(rollout, running): (&RolloutId, &RunningLoop)| {
+                    running.progress.status(*rollout, running.issue.task.id.clone())
+                };
+                reply.send(running.map(status).collect());
                 return;
             }
             RolloutManagerMessage::Finished(finished) => {

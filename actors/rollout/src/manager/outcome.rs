@@ -16,6 +16,7 @@ pub(crate) fn bare(rollout: RolloutId, task: TaskId, outcome: RolloutOutcome) ->
         outcome,
         reward: None,
         exit_status: String::new(),
+        graded: String::new(),
         samples: Vec::new(),
         turns: 0,
         forks: 0,
@@ -76,10 +77,3 @@ pub(super) fn group_outcome(rollouts: &[FinishedRollout], min_trainable: u32, is
     ))
 }
 
-/// What a table of rollouts says about an end: the exit status, or the failure in words.
-pub(super) fn detail(finished: &FinishedRollout) -> String {
-    match &finished.outcome {
-        RolloutOutcome::InfraFailed(failure) => format!("{:?}: {}", failure.kind, failure.message),
-        _ => finished.exit_status.clone(),
-    }
-}

@@ -10,7 +10,7 @@ use greenroom_messages::run::RunEvent;
 use greenroom_messages::{BatchId, GroupId, RolloutId, TaskId};
 
 use super::batch::{Batch, Group, Slot};
-use super::outcome::{bare, detail, group_outcome, settle};
+use super::outcome::{bare, group_outcome, settle};
 use crate::dataset::Task;
 use crate::{MAX_BACKOFF_MS, RolloutConfig};
 
@@ -55,6 +55,13 @@ pub enum ManagerInput {
     CancelRollout(RolloutId),
     /// Hold admission, or let it go on.
     SetPaused(bool),
+    /// The node is drained, or is so no more; a second hold on admission. Another manager may take over.
+    SetDrained {
+        /// Whether it is drained from now on.
+        drained: bool,
+        /// Whether groups of which nothing runs are another manager's now.
+        handed_over: bool,
+    },
     /// At most so many rollouts run from now on; at least 1.
     SetMaxRunning(u32),
     /// A rollout ended.
@@ -99,6 +106,8 @@ pub struct Issue {
 pub struct ManagerState {
     limits: ManagerLimits,
     is_paused: bool,
+    is_drained: bool,
+    is_handed_over: bool,
     batches: BTreeMap<BatchId, Batch>,
     batches_begun: u64,
     /// Waits for admission, in order of batches, then of ids.
@@ -122,6 +131,8 @@ impl ManagerState {
             allowed_running: limits.max_running,
             limits,
             is_paused: false,
+            is_drained: false,
+            is_handed_over: false,
             batches: BTreeMap::new(),
             batches_begun: 0,
             queue: BTreeSet::new(),
@@ -141,6 +152,9 @@ impl ManagerState {
             ManagerInput::CancelBatch(batch) => self.cancel_batch(batch, &mut effects),
             ManagerInput::CancelRollout(rollout) => self.cancel_rollout(rollout, &mut effects),
             ManagerInput::SetPaused(is_paused) => self.is_paused = is_paused,
+            ManagerInput::SetDrained { drained, handed_over } => {
+                (self.is_drained, self.is_handed_over) = (drained, drained && handed_over);
+            }
             ManagerInput::SetMaxRunning(most) => {
                 self.limits.max_running = most.max(1) as usize;
                 self.allowed_running = self.limits.max_running.max(self.running.len());
@@ -150,6 +164,9 @@ impl ManagerState {
         }
         self.end_overdue(now_ms, &mut effects);
         self.requeue_due(now_ms);
+        if self.is_handed_over {
+            self.forget_what_does_not_run();
+        }
         self.admit(now_ms, &mut effects);
         debug_assert!(self.violations().is_empty(), "{:?}", self.violations());
         effects
@@ -165,6 +182,7 @@ impl ManagerState {
     pub fn status(&self) -> RolloutStatus {
         RolloutStatus {
             paused: self.is_paused,
+            drained: self.is_drained,
             queued: (self.queue.len() + self.delayed.len()) as u32,
             running: self.running.len() as u32,
             ended: self.ended,
@@ -267,8 +285,22 @@ impl ManagerState {
         }
     }
 
+    /// Groups of which nothing runs are made elsewhere: nobody hears of them from here.
+    fn forget_what_does_not_run(&mut self) {
+        let running = &self.running;
+        for batch in self.batches.values_mut() {
+            batch.open.retain(|_, group| group.open_rollouts().any(|open| running.contains(&open)));
+        }
+        let batches = &self.batches;
+        let is_open = |rollout: &RolloutId| {
+            batches.get(&rollout.group.batch).is_some_and(|batch| batch.open.contains_key(&rollout.group))
+        };
+        self.queue.retain(|(_, rollout)| is_open(rollout));
+        self.delayed.retain(|(_, rollout)| is_open(rollout));
+    }
+
     fn admit(&mut self, now_ms: u64, effects: &mut Vec<ManagerEffect>) {
-        while !self.is_paused && self.running.len() < self.limits.max_running {
+        while !self.is_paused && !self.is_drained && self.running.len() < self.limits.max_running {
             let Some((_, rollout)) = self.queue.pop_first() else { return };
             let Some(batch) = self.batches.get(&rollout.group.batch) else { continue };
             let Some(group) = batch.open.get(&rollout.group) else { continue };
@@ -301,7 +333,7 @@ impl ManagerState {
             rollout,
             outcome: finished.outcome.name().to_owned(),
             reward: finished.reward,
-            detail: detail(&finished),
+            detail: finished.detail(),
             turns: finished.turns,
         }));
         let tries = rollout.attempt + 1 - group.first_attempt;
@@ -318,7 +350,7 @@ impl ManagerState {
         let backoff_ms = self.limits.retry_backoff_ms.saturating_mul(1 << (tries - 1).min(16)).min(MAX_BACKOFF_MS);
         self.delayed.insert((now_ms + backoff_ms, again));
         if self.told.insert((finished.task.clone(), failure.kind)) {
-            effects.push(ManagerEffect::Tell(format!("{rollout} is tried again: {}", detail(&finished))));
+            effects.push(ManagerEffect::Tell(format!("{rollout} is tried again: {}", finished.detail())));
         }
     }
 

@@ -156,6 +156,37 @@ fn fewer_or_more_may_run_from_now_on_and_what_runs_goes_on() {
 }
 
 #[test]
+fn a_drained_manager_begins_nothing_and_forgets_what_another_one_makes() {
+    let mut state = ManagerState::new(LIMITS);
+    let first = issued(&state.step(start(1, 2, 6), 0));
+    let drain = |drained, handed_over| ManagerInput::SetDrained { drained, handed_over };
+    let finish = |state: &mut ManagerState, rollout, now_ms| {
+        issued(&state.step(ManagerInput::Finished(Box::new(ended(rollout, true))), now_ms)).len()
+    };
+    assert_eq!(state.step(drain(true, false), 1), []);
+    assert_eq!(finish(&mut state, first[0], 2), 0);
+    let status = state.status();
+    assert_eq!((status.drained, status.paused, status.running, status.queued), (true, false, 2, 9));
+    assert_eq!(issued(&state.step(drain(false, false), 3)).len(), 1, "what waited goes on");
+    assert_eq!(state.step(drain(true, true), 4), []);
+    assert_eq!((state.status().groups_open, state.status().queued), (1, 2), "the other group had not begun");
+    for rollout in state.running().collect::<Vec<_>>() {
+        assert_eq!(finish(&mut state, rollout, 5), 0);
+    }
+    let status = state.status();
+    assert_eq!(
+        (status.running, status.queued, status.groups_open),
+        (0, 0, 0),
+        "the rest of the group is made elsewhere"
+    );
+    assert_eq!(state.step(start(1, 2, 6), 6), [], "and what is asked for meanwhile");
+    state.step(drain(false, false), 7);
+    let again = issued(&state.step(start(1, 2, 6), 8));
+    assert_eq!(again.len(), 3);
+    assert!(again.iter().all(|rollout| rollout.attempt > 0), "no id is issued twice");
+}
+
+#[test]
 fn a_group_needs_enough_trainable_rollouts_but_never_more_than_it_has() {
     let rollout = |sample| RolloutId {
         group: GroupId { batch: BatchId { purpose: Purpose::Train, number: 1 }, index: 0 },
