@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::gang::GangWatch;
 use crate::hub::Hub;
+use crate::incarnation;
 use crate::link::cookie::{Cookie, unguessable_number};
 use crate::link::listen::listen;
 use crate::link::preamble::{BUILD, Introduction};
@@ -59,13 +60,14 @@ impl Cluster {
         let bound = listener.as_ref().map(TcpListener::local_addr).transpose().map_err(unbound)?;
         let not_started = |reason: String| ClusterError::Start { reason };
         let random = unguessable_number().map_err(|error| not_started(error.to_string()))?;
+        let incarnation = incarnation::next(config.incarnation_file.as_deref(), seam.clock.now_ms(), random)
+            .map_err(|error| not_started(format!("which start of the node this is cannot be kept: {error}")))?;
         let who = Introduction {
             build: BUILD.into(),
             schema: config.schema.clone(),
             cluster: config.cluster.clone(),
             node: config.node.clone(),
-            // later starts have larger numbers; within a millisecond chance decides
-            incarnation: seam.clock.now_ms() << 16 | random & 0xffff,
+            incarnation,
             roles: config.roles.clone(),
             address: bound.map(|bound| advertised(&config, bound)).unwrap_or_default(),
         };

@@ -37,6 +37,10 @@ pub struct ClusterConfig {
     pub tls: Option<IdentityFiles>,
     /// Name and version of what the nodes say to each other: nodes of another one are refused.
     pub schema: String,
+    /// The file in which the number of this node's last start is kept, so that a later one is larger whatever its clock says;
+    /// none for who keeps nothing. Not a setting: a node's own.
+    #[serde(skip)]
+    pub incarnation_file: Option<PathBuf>,
     /// How often each node says that it lives, in milliseconds.
     pub heartbeat_ms: u64,
     /// After which silence a node is suspected, in milliseconds.
@@ -75,6 +79,7 @@ impl Default for ClusterConfig {
             cookie_file: None,
             tls: None,
             schema: concat!("greenroom/", env!("CARGO_PKG_VERSION")).into(),
+            incarnation_file: None,
             heartbeat_ms: 1000,
             suspect_ms: 3000,
             dead_ms: 10_000,

@@ -22,6 +22,7 @@ mod error;
 mod events;
 mod gang;
 mod hub;
+mod incarnation;
 mod line;
 mod link;
 mod member;
