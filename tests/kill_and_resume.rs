@@ -36,6 +36,9 @@ fn assert_whole(run: &Run) {
     let check = succeed(greenroom().arg("check").arg(run.dir()));
     assert!(text(&check.stderr).contains(" 0 of "), "{}", text(&check.stderr));
     Ledger::open(&run.dir()).assert_nothing_lost_or_trained_twice(STEPS, GROUPS, SAMPLES);
+    let details = "SELECT DISTINCT detail FROM rollouts WHERE outcome = 'completed' ORDER BY detail";
+    let known = ["Submitted, command_failed: exit status 1", "Submitted, passed"];
+    assert_eq!(Ledger::open(&run.dir()).column(details), known, "why a reward is what it is");
     assert_eq!(run.metrics().len() as u64, STEPS, "a line for each step, whenever the process died");
     run.assert_no_sandbox_processes();
     run.assert_no_sandbox_directories();
@@ -110,6 +113,75 @@ fn killed_between_the_halves_of_a_step_a_run_finishes_whole() {
     succeed(&mut run.resume());
     assert_whole(&run);
     assert_eq!(run.metrics(), undisturbed.metrics(), "what was lost was drawn again as it was");
+}
+
+/// Crashes after the commit of this step.
+fn crash_after(run: &Run, step: u64) {
+    let fault = format!("run.commit.after=crash@{}", step + 1);
+    let output = finish_child(Run::spawn(run.begin().env("GREENROOM_FAULTS", fault)));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(6), "{}", text(&output.stderr));
+}
+
+fn weights_of(run: &Run, step: u64) -> std::path::PathBuf {
+    run.dir().join(format!("checkpoints/step-{step:06}/masters.safetensors"))
+}
+
+/// Flips a bit; a second time mends it.
+fn damage(file: &std::path::Path) {
+    let mut content = std::fs::read(file).unwrap();
+    let middle = content.len() / 2;
+    content[middle] ^= 1;
+    std::fs::write(file, content).unwrap();
+}
+
+/// The newest checkpoint is damaged: the run goes on from the one before it, and makes the step after that again as it was.
+/// Where no checkpoint is sound nothing is undone, and it is said what to do.
+#[test]
+fn a_damaged_checkpoint_costs_a_step_and_not_the_run() {
+    let undisturbed = run(&[]);
+    succeed(&mut undisturbed.begin());
+    let run = run(&[]);
+    crash_after(&run, 3);
+    // the first may be forgotten already
+    for step in (1..=3).filter(|step| weights_of(&run, *step).exists()) {
+        damage(&weights_of(&run, step));
+    }
+    let output = finish_child(Run::spawn(&mut run.resume()));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let newest = weights_of(&run, 3).display().to_string();
+    assert!(said.contains("GR0213") && said.contains(&newest) && said.contains("SHA-256"), "{said}");
+    assert!(text(&succeed(greenroom().args(["explain", "GR0213"])).stdout).contains("weights/export"));
+    assert_eq!(Ledger::open(&run.dir()).column("SELECT max(step) FROM steps"), ["3"], "nothing was undone");
+
+    damage(&weights_of(&run, 2));
+    std::fs::remove_file(weights_of(&run, 3)).unwrap();
+    let said = text(&succeed(&mut run.resume()).stderr);
+    let warning = said.lines().find(|line| line.starts_with("[WARN] GR0212")).unwrap_or_else(|| panic!("{said}"));
+    assert!(warning.contains(&newest) && warning.contains("from step-2, and step 3 is made again"), "{warning}");
+    assert_whole(&run);
+    assert_eq!(run.metrics(), undisturbed.metrics(), "what was undone was made as it was");
+    let hashes = |run: &Run| Ledger::open(&run.dir()).column("SELECT root_hash FROM weight_versions ORDER BY number");
+    assert_eq!(hashes(&run), hashes(&undisturbed));
+}
+
+/// Several checkpoints are damaged, and the trajectories of a group: batches that were made by weights that are lost are
+/// made anew, under new names, and the old ones count as never trained on.
+#[test]
+fn damaged_checkpoints_and_trajectories_are_made_up_for() {
+    let run = run(&["run.keep_checkpoints=5", "run.schedule=async", "run.evaluation.every_steps=1"]);
+    crash_after(&run, 4);
+    let was_trained = "SELECT rollout FROM rollouts WHERE trained_step >= 2 ORDER BY rollout";
+    let trained = Ledger::open(&run.dir()).column(was_trained);
+    for step in [2, 3, 4] {
+        damage(&weights_of(&run, step));
+    }
+    std::fs::write(run.dir().join("trajectories/t00002-g000.bin"), "cut").unwrap();
+    let said = text(&succeed(&mut run.resume()).stderr);
+    assert!(said.contains("GR0212") && said.contains("from step-1, and steps 2 to 4 are made again"), "{said}");
+    assert!(said.contains("trajectories/t00002-g000.bin"), "{said}");
+    assert_whole(&run);
+    assert_ne!(Ledger::open(&run.dir()).column(was_trained), trained, "batches of lost weights are others now");
 }
 
 /// A wish to stop within this time after another one is the same wish.

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::conductor::ConductorState;
 pub use crate::policy_step::ConductorParts;
+use crate::policy_step::Found;
 use crate::{Database, RunConfig, RunDirectory, RunError, RunSummary};
 
 const TICK: Duration = Duration::from_secs(1);
@@ -76,8 +77,8 @@ impl fmt::Debug for ConductorArguments {
 pub enum ConductorInput {
     /// A message from another actor.
     Message(ConductorMessage),
-    /// The trainer holds the resumed checkpoint.
-    Loaded(Result<(), RunError>),
+    /// The trainer holds the newest sound checkpoint of the resumed run.
+    Loaded(Result<Found, RunError>),
     /// The initial policy is saved.
     Prepared(Result<WarmStartReport, RunError>),
     /// The warm start is so far, 0 to 1.

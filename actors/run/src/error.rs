@@ -68,6 +68,12 @@ pub enum RunError {
         /// The process.
         pid: u32,
     },
+    /// No checkpoint of the run is sound (GR0213).
+    #[error("no checkpoint of this run is sound: {newest}; no older one is kept, or sound")]
+    NoCheckpoint {
+        /// What is wrong with the newest.
+        newest: String,
+    },
     /// The database is that of another run, or of this one with another seed (GR0209).
     #[error("{path} is the history of run {found} with seed {found_seed}, not of {run} with seed {seed}")]
     OtherRun {
@@ -97,6 +103,7 @@ impl RunError {
             Self::Part { .. } => "GR0207",
             Self::InUse { .. } => "GR0208",
             Self::OtherRun { .. } => "GR0209",
+            Self::NoCheckpoint { .. } => "GR0213",
         }
     }
 }
@@ -157,5 +164,17 @@ pub const ERRORS: &[ErrorPage] = &[
         code: "GR0211",
         cause: "a warning: an engine did not take new weights in time, so it serves nothing; the run goes on with the others",
         remedy: "see that it runs and can be reached; it is brought to the newest weights by itself as soon as it answers",
+    },
+    ErrorPage {
+        code: "GR0212",
+        cause: "a warning: the newest checkpoints of the run are damaged, or trajectories of its next step are, and --resume does without",
+        remedy: "nothing needs to be done: steps after the checkpoint that is sound are undone in run.db and made again, lost rollouts too. \
+                 To keep them instead, stop the run at once and put the named file back from a copy of the whole run directory",
+    },
+    ErrorPage {
+        code: "GR0213",
+        cause: "no checkpoint of the run is sound: the newest is damaged, and no older one is kept or sound (run.keep_checkpoints)",
+        remedy: "put the named file back from a copy and give --resume again; or begin another run with --name and \
+                 model.dir = runs/NAME/weights/export/NUMBER, the policy as it was after that step, without a warm start",
     },
 ];

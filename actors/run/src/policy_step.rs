@@ -58,6 +58,17 @@ pub(crate) struct Held {
     pub(crate) checkpoint: String,
 }
 
+/// The newest checkpoint that is sound, and what is wrong with newer ones.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub(crate) held: Held,
+    pub(crate) damaged: Vec<String>,
+}
+
+/// The trainer's code of a checkpoint that is damaged, so that an older one may be tried. What else keeps it from loading,
+/// such as a file that may not be read, can be mended, and steps are not undone for it.
+const DAMAGED: &str = "GR0707";
+
 /// The chains' settings and parts, cheap to clone into a task.
 #[derive(Clone)]
 pub(crate) struct PolicyStep {
@@ -134,6 +145,27 @@ impl PolicyStep {
         }
         let reason = format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step);
         Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
+    }
+
+    /// Brings the trainer to the newest of these checkpoints (newest first) that is sound; tells why the ones before it are
+    /// not. Nothing that the trainer holds is believed.
+    pub(crate) async fn bring_to_newest(&self, candidates: Vec<Held>) -> Result<Found, RunError> {
+        self.present(&self.parts.trainer).await?;
+        let failed = |reason: String| RunError::Part { part: self.parts.trainer.name().to_owned(), reason };
+        let mut damaged = Vec::new();
+        for held in candidates {
+            let deadline = Deadline::after_ms(self.config.weights_timeout_ms);
+            let load = |reply| TrainerMessage::Load(held.checkpoint.clone(), reply);
+            match ask(&self.parts.trainer, deadline, load).await.map_err(|error| failed(error.to_string()))? {
+                Ok(loaded) if loaded == held.step => return Ok(Found { held, damaged }),
+                Ok(loaded) => {
+                    damaged.push(format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step));
+                }
+                Err(failure) if failure.code == DAMAGED => damaged.push(failure.message),
+                Err(failure) => return Err(failed(failure.to_string())),
+            }
+        }
+        Err(RunError::NoCheckpoint { newest: damaged.into_iter().next().unwrap_or_default() })
     }
 
     async fn status(&self) -> Result<TrainerStatus, RunError> {

@@ -19,6 +19,8 @@ pub struct ResumePoint {
     pub metrics: Vec<String>,
     /// Finished groups of batches that are not yet used up, trainable or dropped.
     pub groups: Vec<FinishedGroup>,
+    /// Groups that finished, but whose trajectories cannot be read any more, and why.
+    pub lost: Vec<String>,
 }
 
 /// Reads where the run goes on, and closes what a lost process left open.
@@ -37,11 +39,20 @@ pub fn resume_point(
         next_position: last.next_position,
         metrics: steps.iter().map(|step| step.metrics.clone()).collect(),
         groups: Vec::new(),
+        lost: Vec::new(),
     };
     for batch in open_batches(schedule, last.step, config) {
-        for (_, file, _) in database.finished_groups(batch)? {
-            if let Some(directory) = directory {
-                point.groups.push(directory.read_group(&file)?);
+        for (group, file, _) in database.finished_groups(batch)? {
+            let Some(directory) = directory else { continue };
+            match directory.read_group(&file) {
+                Ok(finished) => point.groups.push(finished),
+                Err(error) => {
+                    // a measurement of weights that are no more cannot be made again: its figure is missing, nothing else
+                    if batch.number >= last.step {
+                        database.reopen_group(group)?;
+                    }
+                    point.lost.push(error.to_string());
+                }
             }
         }
     }

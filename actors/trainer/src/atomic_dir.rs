@@ -71,18 +71,18 @@ pub fn write_file(path: &Path, content: &[u8]) -> Result<(), TrainerError> {
 /// Checks every file of a directory against its manifest.
 ///
 /// # Errors
-/// [`TrainerError::CheckpointIo`] when it is not there, [`TrainerError::CheckpointDamaged`] naming the first file that is
-/// not what was written.
+/// [`TrainerError::CheckpointDamaged`] naming the first file that is not there or not what was written,
+/// [`TrainerError::CheckpointIo`] when one is there and cannot be read.
 pub fn verify(dir: &Path) -> Result<(), TrainerError> {
     let path = dir.join(MANIFEST);
-    let text = fs::read(&path).map_err(|error| io_error(&path, error))?;
+    let text = fs::read(&path).map_err(|error| unread(&path, &error))?;
     let manifest: Manifest = serde_json::from_slice(&text).map_err(|error| damaged(&path, error.to_string()))?;
     if manifest.format != FORMAT {
         return Err(damaged(&path, format!("format {} instead of {FORMAT}", manifest.format)));
     }
     for expected in manifest.files {
         let path = dir.join(&expected.name);
-        let (bytes, sha256) = fingerprint(&path)?;
+        let (bytes, sha256) = fingerprint(&path).map_err(|error| unread(&path, &error))?;
         if bytes != expected.bytes {
             return Err(damaged(&path, format!("{bytes} bytes instead of {}", expected.bytes)));
         }
@@ -96,7 +96,8 @@ pub fn verify(dir: &Path) -> Result<(), TrainerError> {
 fn write_manifest(partial: &Path, names: Vec<String>) -> Result<(), TrainerError> {
     let mut files = Vec::with_capacity(names.len());
     for name in names {
-        let (bytes, sha256) = fingerprint(&partial.join(&name))?;
+        let path = partial.join(&name);
+        let (bytes, sha256) = fingerprint(&path).map_err(|error| io_error(&path, error))?;
         files.push(ManifestFile { name, bytes, sha256 });
     }
     let path = partial.join(MANIFEST);
@@ -145,13 +146,13 @@ fn refuse_foreign(dir: &Path) -> Result<(), TrainerError> {
     }
 }
 
-fn fingerprint(path: &Path) -> Result<(u64, String), TrainerError> {
-    let mut file = File::open(path).map_err(|error| io_error(path, error))?;
+fn fingerprint(path: &Path) -> std::io::Result<(u64, String)> {
+    let mut file = File::open(path)?;
     let mut digest = Sha256::new();
     let mut bytes = 0;
     let mut buffer = vec![0_u8; 1 << 20];
     loop {
-        let count = file.read(&mut buffer).map_err(|error| io_error(path, error))?;
+        let count = file.read(&mut buffer)?;
         if count == 0 {
             let hex = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
             return Ok((bytes, hex));
@@ -174,6 +175,14 @@ fn remove(dir: &Path) -> Result<(), TrainerError> {
 
 fn io_error(path: &Path, reason: impl ToString) -> TrainerError {
     TrainerError::CheckpointIo { path: PathBuf::from(path), reason: reason.to_string() }
+}
+
+/// A file that a checkpoint must have: one that is missing was lost, one that cannot be read may be read another time.
+fn unread(path: &Path, error: &std::io::Error) -> TrainerError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => damaged(path, "it is missing".to_owned()),
+        _ => io_error(path, error),
+    }
 }
 
 fn damaged(path: &Path, reason: String) -> TrainerError {
@@ -207,7 +216,8 @@ mod tests {
         fs::write(dir.join("a.txt"), "tw").unwrap();
         assert!(verify(&dir).unwrap_err().to_string().contains("2 bytes instead of 3"));
         fs::remove_file(dir.join("a.txt")).unwrap();
-        assert_eq!(verify(&dir).unwrap_err().code(), "GR0706");
+        assert_eq!(verify(&dir).unwrap_err().code(), "GR0707");
+        assert_eq!(verify(&root.path().join("never")).unwrap_err().code(), "GR0707");
     }
 
     #[test]

@@ -66,8 +66,8 @@ pub enum TrainerError {
         reason: String,
     },
 
-    /// A checkpoint is damaged: a size or checksum is not the manifest's, or a file cannot be parsed.
-    #[error("checkpoint {path} is damaged: {reason}; use an older checkpoint", path = path.display())]
+    /// A checkpoint is damaged: a file is missing, a size or checksum is not the manifest's, or a file cannot be parsed.
+    #[error("checkpoint {path} is damaged: {reason}", path = path.display())]
     CheckpointDamaged {
         /// The file concerned.
         path: PathBuf,

@@ -36,8 +36,8 @@ pub const ERRORS: &[ErrorPage] = &[
     },
     ErrorPage {
         code: "GR0707",
-        cause: "a checkpoint is damaged: a size or checksum differs from its manifest",
-        remedy: "resume from an older checkpoint of the run; nothing was loaded from this one",
+        cause: "a checkpoint is damaged: a file is missing, or its size or checksum differs from the manifest",
+        remedy: "nothing was loaded from it; --resume goes on from the newest checkpoint of the run that is sound (GR0212)",
     },
     ErrorPage {
         code: "GR0708",

@@ -175,7 +175,7 @@ fn a_damaged_or_foreign_checkpoint_changes_nothing() {
     bytes.pop();
     std::fs::write(&moments, &bytes).unwrap();
     assert_eq!(learner.load(&dir).unwrap_err().code(), "GR0707");
-    assert_eq!(learner.load(&root.path().join("nothing")).unwrap_err().code(), "GR0706");
+    assert_eq!(learner.load(&root.path().join("nothing")).unwrap_err().code(), "GR0707");
 
     let (model_config, parameters) = small_model(5);
     let mut sizes = model_config.json.clone();

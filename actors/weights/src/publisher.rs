@@ -17,7 +17,7 @@ use greenroom_messages::weights::{
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::files::{CheckpointFiles, rename_synced};
-use crate::version::encode_version;
+use crate::version::{encode_version, verify_checkpoint};
 use crate::work::{do_blocking, own_directory};
 use crate::{Carrier, WeightsConfig, WeightsError};
 
@@ -73,6 +73,10 @@ impl WeightPublisherState {
 
     async fn publish(&mut self, request: PublishWeights) -> Result<PublishReport, WeightFailure> {
         let arguments = self.arguments.clone();
+        if self.newest.as_ref().is_some_and(|newest| *newest >= request.version) {
+            // what a receiver holds of this version or a later one may be others than those that are published now
+            self.acknowledged.retain(|_, held| *held < request.version);
+        }
         let base = self.base(&request.version);
         let version = request.version.clone();
         let work = move || publish(&arguments, &request, base);
@@ -100,11 +104,14 @@ fn publish(
 ) -> Result<PublishReport, WeightsError> {
     let PublisherArguments { config, carrier, bases_dir, seam, .. } = arguments;
     let version = &request.version;
-    if let Ok(manifest) = carrier.manifest(version) {
-        let bytes_full = manifest.files.iter().flat_map(|file| &file.tensors).map(|tensor| tensor.bytes as u64).sum();
-        return Ok(report(&manifest, bytes_full, 1.0));
-    }
     let source = CheckpointFiles::open(&arguments.source_root.join(&request.source_dir))?;
+    if let Ok(manifest) = carrier.manifest(version) {
+        if verify_checkpoint(&manifest, &source).is_ok() {
+            let tensors = manifest.files.iter().flat_map(|file| &file.tensors);
+            return Ok(report(&manifest, tensors.map(|tensor| tensor.bytes as u64).sum(), 1.0));
+        }
+        withdraw(arguments, version)?;
+    }
     let anchor = config.anchor_every > 0 && version.number.is_multiple_of(config.anchor_every);
     let wanted_base = base.filter(|_| config.mode == WeightMode::Delta && !anchor);
     // a base that cannot be read any more costs a full version, nothing else
@@ -119,6 +126,15 @@ fn publish(
     seam.faults.hit("weights.publish.after_commit");
     sweep(arguments, version)?;
     Ok(report(&encoded.manifest, encoded.bytes_full, encoded.changed))
+}
+
+/// Takes back a version that was made anew and came out otherwise, as when a run had to go back to an older checkpoint, and
+/// those that follow it.
+fn withdraw(arguments: &PublisherArguments, version: &WeightVersion) -> Result<(), WeightsError> {
+    tracing::warn!(%version, "these weights were published before and are others now: they are published anew");
+    let published = arguments.carrier.links(&version.run)?;
+    // the newest first: a crash half-way leaves no version whose base is another one
+    published.keys().rev().take_while(|later| *later >= version).try_for_each(|later| arguments.carrier.remove(later))
 }
 
 fn report(manifest: &crate::Manifest, bytes_full: u64, changed: f32) -> PublishReport {

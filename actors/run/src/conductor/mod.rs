@@ -15,10 +15,11 @@ use ractor::ActorRef;
 use tokio::sync::watch;
 
 use crate::actor::{ConductorArguments, ConductorInput};
+use crate::policy_step::{Found, Held};
 use crate::progress::{AfterGroup, BatchProgress, by_batch};
 use crate::report::{StepLine, talk_measurement, talk_warm_start};
 use crate::signal::{self, NoSignal};
-use crate::{BatchMetrics, BatchState, Facts, RunError, Schedule, StepCommit, resume_point, schedule};
+use crate::{BatchMetrics, BatchState, Facts, ResumePoint, RunError, Schedule, StepCommit, resume_point, schedule};
 
 /// How often the batches under way are asked for again: a RolloutManager that was started anew knows of none before.
 const REASSERT_MS: u64 = 5_000;
@@ -75,16 +76,15 @@ impl ConductorState {
         let config = &arguments.config;
         let schedule = Schedule::new(config, arguments.held_out_tasks > 0);
         let point = resume_point(&arguments.database, arguments.directory.as_ref(), &schedule, config)?;
-        let committed = point.facts.committed.unwrap_or(0);
         let now_ms = arguments.seam.clock.elapsed_ms();
         let mut state = Self {
             schedule,
-            facts: point.facts,
+            facts: Facts::default(),
             batches: BTreeMap::new(),
-            positions: BTreeMap::from([(committed, (0, point.next_position))]),
+            positions: BTreeMap::new(),
             measured: BTreeMap::new(),
-            steps: trained_steps(&point.metrics),
-            checkpoint: point.checkpoint,
+            steps: Vec::new(),
+            checkpoint: None,
             training: Vec::new(),
             training_metrics: BatchMetrics::default(),
             failures: 0,
@@ -101,12 +101,29 @@ impl ConductorState {
             myself,
             arguments,
         };
-        if let Some(directory) = &state.arguments.directory {
-            // a process that was lost between a commit and its line left the file one line short
-            directory.replace_metrics(&state.steps)?;
-        }
-        state.restore(point.groups);
+        state.go_on_from(point)?;
         Ok(state)
+    }
+
+    /// Takes over where the run goes on.
+    fn go_on_from(&mut self, point: ResumePoint) -> Result<(), RunError> {
+        let committed = point.facts.committed.unwrap_or(0);
+        let stop = self.facts.stop;
+        self.facts = Facts { stop, training_paused: self.facts.training_paused, ..point.facts };
+        self.positions = BTreeMap::from([(committed, (0, point.next_position))]);
+        self.steps = trained_steps(&point.metrics);
+        self.checkpoint = point.checkpoint;
+        self.batches.clear();
+        self.measured.clear();
+        if let Some(directory) = &self.arguments.directory {
+            // a process that was lost between a commit and its line left the file one line short
+            directory.replace_metrics(&self.steps)?;
+        }
+        for error in &point.lost {
+            self.warn(format!("GR0212: {error}; what it held is made again, or left out"));
+        }
+        self.restore(point.groups);
+        Ok(())
     }
 
     /// Takes groups that finished before this process began.
@@ -138,7 +155,13 @@ impl ConductorState {
         self.facts.trainer_busy = true;
         self.enter(format!("loading the checkpoint of {}", held.step), None);
         let chain = self.chain();
-        self.run("conductor-load", async move { chain.bring_to(&held, true).await }, ConductorInput::Loaded);
+        let steps = self.arguments.database.committed_steps()?;
+        let newest_first = steps
+            .iter()
+            .rev()
+            .map(|step| Held { step: Step(step.step), checkpoint: self.checkpoint_dir(&step.checkpoint) });
+        let candidates = newest_first.collect();
+        self.run("conductor-load", async move { chain.bring_to_newest(candidates).await }, ConductorInput::Loaded);
         Ok(())
     }
 
@@ -193,11 +216,25 @@ impl ConductorState {
         self.drive()
     }
 
-    pub(crate) fn on_loaded(&mut self, result: Result<(), RunError>) -> Result<(), RunError> {
-        result?;
+    pub(crate) fn on_loaded(&mut self, result: Result<Found, RunError>) -> Result<(), RunError> {
+        let found = result?;
+        if let Some(newest) = found.damaged.first() {
+            self.go_back_to(found.held.step, newest)?;
+        }
         self.facts.trainer_busy = false;
         self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
         self.drive()
+    }
+
+    /// The checkpoints after this step are lost: so are the steps, which are made again.
+    fn go_back_to(&mut self, step: Step, damage: &str) -> Result<(), RunError> {
+        let (first, last) = (step.0 + 1, self.facts.committed.unwrap_or(0));
+        let undone = if first == last { format!("step {last} is") } else { format!("steps {first} to {last} are") };
+        self.warn(format!("GR0212: {damage}; the run goes on from {step}, and {undone} made again"));
+        let ConductorArguments { database, directory, config, .. } = &self.arguments;
+        database.rewind_to(step.0)?;
+        let point = resume_point(database, directory.as_ref(), &self.schedule, config)?;
+        self.go_on_from(point)
     }
 
     pub(crate) fn on_learning(&mut self, progress: f32) -> Result<(), RunError> {

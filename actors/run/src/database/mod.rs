@@ -8,6 +8,7 @@ mod events;
 mod history;
 mod look;
 mod query;
+mod rewind;
 mod story;
 
 use std::path::{Path, PathBuf};
