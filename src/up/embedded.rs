@@ -48,9 +48,24 @@ pub fn device(setting: &str, text: &str) -> anyhow::Result<Device> {
     DeviceChoice::parse(text)?.resolve().with_context(|| setting.to_owned())
 }
 
+/// All memory of this machine; nothing where it cannot be told.
+fn memory_bytes() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.split_whitespace().next()?;
+    Some(kibibytes.parse::<u128>().ok()? << 10)
+}
+
 /// Makes a model's weights at random, in `out`, in the shape of `source`'s configuration and beside its tokenizer.
 pub(crate) fn init_model(source: &Path, out: &Path, seed: u64) -> anyhow::Result<()> {
     let config = checkpoint::load_config(source)?;
+    let (bytes, most) = (config.parameters() * 4, memory_bytes());
+    anyhow::ensure!(
+        most.is_none_or(|most| bytes <= most),
+        "GR0908: model.dir: {} describes a model of {} parameters: its weights would take {bytes} bytes, and this machine has {}",
+        source.join("config.json").display(),
+        config.parameters(),
+        most.unwrap_or_default()
+    );
     let parameters = Parameters::init(&config, greenroom_core::Seed::new(seed).child("model").value())?;
     let companions_from = Some(source.to_owned());
     let options = SaveOptions { kind: Kind::Float, companions_from, ..SaveOptions::default() };

@@ -168,11 +168,21 @@ fn tensors_that_are_not_the_models_are_refused() {
         }
     };
     let more_layers = edit_config(|value| value["num_hidden_layers"] = json!(4));
-    check_damage(more_layers, "GR0603", &["model.layers.3.input_layernorm.weight", "missing"]);
+    check_damage(more_layers, "GR0602", &["config.json", "`num_hidden_layers` is 4", "have 3 layers"]);
     let fewer_layers = edit_config(|value| value["num_hidden_layers"] = json!(2));
-    check_damage(fewer_layers, "GR0603", &["model.layers.2.", "not part of the model"]);
+    check_damage(fewer_layers, "GR0602", &["config.json", "`num_hidden_layers` is 2", "have 3 layers"]);
+    let absurd = edit_config(|value| value["num_hidden_layers"] = json!(2_000_000_000));
+    check_damage(absurd, "GR0602", &["config.json", "`num_hidden_layers` is 2000000000", "have 3 layers"]);
+    let wider = edit_config(|value| value["hidden_size"] = json!(2_000_000_000));
+    check_damage(wider, "GR0602", &["config.json", "`hidden_size` is 2000000000", "[50, 16]", ".safetensors"]);
+    let inner = edit_config(|value| value["intermediate_size"] = json!(2_147_483_647));
+    check_damage(inner, "GR0602", &["config.json", "`intermediate_size` is 2147483647", "[24, 16]", ".safetensors"]);
+    let heads = edit_config(|value| value["num_attention_heads"] = json!(2_000_000_000));
+    check_damage(heads, "GR0602", &["`num_attention_heads` is 2000000000", "q_proj", "20, 4 for each"]);
+    let long = edit_config(|value| value["max_position_embeddings"] = json!(2_000_000_000));
+    check_damage(long, "GR0602", &["`max_position_embeddings` is 2000000000", "at most 4194304"]);
     let wider = edit_config(|value| value["vocab_size"] = json!(51));
-    check_damage(wider, "GR0603", &["embed_tokens", "[50, 16]", "[51, 16]"]);
+    check_damage(wider, "GR0602", &["`vocab_size` is 51", "embed_tokens", "[50, 16]"]);
     let untied = edit_config(|value| value["tie_word_embeddings"] = json!(false));
     check_damage(untied, "GR0603", &["lm_head.weight", "missing"]);
     let integers = |p: &Path| {
@@ -198,6 +208,14 @@ fn tensors_that_are_not_the_models_are_refused() {
         safetensors::serialize_to_file(views, None, &path).unwrap();
     };
     check_damage(integers, "GR0603", &["model.safetensors", "embed_tokens", "I32"]);
+}
+
+#[test]
+fn a_model_is_counted_without_being_made() {
+    let (config, parameters) = tiny();
+    assert_eq!(config.parameters(), parameters.iter().map(|(_, tensor)| tensor.numel() as u128).sum());
+    let absurd = TinyModel { num_hidden_layers: 2_000_000_000, hidden_size: 2_000_000_000, ..TinyModel::default() };
+    assert!(ModelConfig::tiny(&absurd).unwrap().parameters() > 1 << 70);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 pub mod header;
 pub mod read;
+mod sizes;
 pub mod write;
 
 pub use read::{ReadReport, load, load_config, load_parameters};

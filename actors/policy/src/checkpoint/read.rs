@@ -12,6 +12,7 @@ use serde_json::Value;
 use tch::{Device, Kind};
 
 use super::header::WeightFile;
+use super::sizes;
 use crate::error::PolicyError;
 use crate::model::{ModelConfig, Parameters};
 
@@ -160,6 +161,7 @@ fn check_tensors(
     files: &[WeightFile],
     places: &BTreeMap<String, usize>,
 ) -> Result<(), PolicyError> {
+    sizes::check(&directory.join("config.json"), config, files, places)?;
     let mut expected = BTreeSet::new();
     for spec in config.tensors() {
         let Some(&number) = places.get(&spec.name) else {

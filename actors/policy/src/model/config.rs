@@ -205,6 +205,19 @@ impl ModelConfig {
         Self::from_json(&value, std::path::Path::new("<memory>"))
     }
 
+    /// How many numbers the model has, counted without listing its tensors.
+    #[must_use]
+    pub fn parameters(&self) -> u128 {
+        let count = |layers: usize| -> u128 {
+            let few = Self { num_hidden_layers: layers, ..self.clone() };
+            let sizes =
+                few.tensors().into_iter().map(|spec| spec.shape.iter().map(|size| *size as u128).product::<u128>());
+            sizes.sum()
+        };
+        let (none, one) = (count(0), count(1));
+        none + (one - none) * self.num_hidden_layers as u128
+    }
+
     /// Names, shapes and initial values of every tensor, in checkpoint order: embedding, layers, norm, head.
     #[must_use]
     pub fn tensors(&self) -> Vec<TensorSpec> {

@@ -108,6 +108,11 @@ const HARMLESS: &[&str] = &[
     "use_cache",
 ];
 
+/// The largest size that is believed.
+const MOST: u64 = (1 << 31) - 1;
+/// The longest sequence that is believed: a table of that length is made.
+const MOST_POSITIONS: usize = 1 << 22;
+
 /// Typed reading of one object, with errors that name file and key.
 struct Keys<'a> {
     map: &'a Map<String, Value>,
@@ -126,8 +131,10 @@ impl<'a> Keys<'a> {
 
     fn integer(&self, key: &str) -> Result<Option<usize>, PolicyError> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        let number = value.as_u64().filter(|&number| number > 0 && number < 1 << 40);
-        let number = number.ok_or_else(|| self.error(format!("`{key}` is {value}; a positive integer is needed")))?;
+        // any product of two of them is a number, too
+        let number = value.as_u64().filter(|&number| number > 0 && number <= MOST);
+        let wrong = || self.error(format!("`{key}` is {value}; a positive integer of at most {MOST} is needed"));
+        let number = number.ok_or_else(wrong)?;
         Ok(Some(number as usize))
     }
 
@@ -223,6 +230,12 @@ impl ModelConfig {
                 self.num_attention_heads, self.num_key_value_heads
             );
             return Err(keys.error(reason));
+        }
+        if self.max_position_embeddings > MOST_POSITIONS {
+            let given = self.max_position_embeddings;
+            return Err(
+                keys.error(format!("`max_position_embeddings` is {given}; at most {MOST_POSITIONS} is computed"))
+            );
         }
         if !self.head_dim.is_multiple_of(2) {
             return Err(
