@@ -294,7 +294,7 @@ impl PoolActorState {
                 Ok(Some(made)) => made,
                 Ok(None) | Err(_) => {
                     let (stage, detail) = ("provider".to_owned(), "its task ended early".to_owned());
-                    Err(SandboxError::CreateFailed { image: image.clone(), stage, detail })
+                    Err(SandboxError::CreateFailed { image: image.clone(), stage, detail, lasting: false })
                 }
             };
             report(
@@ -343,6 +343,7 @@ impl PoolActorState {
             return Ok(PoolEvent::GrantFailed(grant.number));
         };
         let box_id = sandbox.box_id().to_owned();
+        let workdir = sandbox.workdir().unwrap_or_else(|| self.arguments.image.workdir.display().to_string());
         let arguments = LeaseArguments {
             lease: grant.lease,
             number: grant.number,
@@ -367,7 +368,7 @@ impl PoolActorState {
             lease: grant.lease,
             image: self.arguments.image.name.clone(),
             address: guarded_address(grant.lease, lease),
-            workdir: self.arguments.image.workdir.display().to_string(),
+            workdir,
             warm: grant.warm,
             waited_ms: grant.waited_ms,
         }));

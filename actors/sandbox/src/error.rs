@@ -27,6 +27,8 @@ pub enum SandboxError {
         stage: String,
         /// Why.
         detail: String,
+        /// Whether the next box of the image will fail in the same way: nothing is gained by trying again.
+        lasting: bool,
     },
     /// A box is gone that should be there (GR0503).
     #[error("sandbox {box_id} is gone: {detail}")]
@@ -113,6 +115,11 @@ impl SandboxError {
         }
     }
 
+    /// Whether trying again is of no use.
+    pub fn is_lasting(&self) -> bool {
+        matches!(self, Self::NamespacesUnavailable { .. } | Self::CreateFailed { lasting: true, .. })
+    }
+
     /// What the holder of a lease, or one who claims, is told.
     pub fn to_failure(&self) -> SandboxFailure {
         let kind = match self {
@@ -140,8 +147,8 @@ pub const ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0502",
         cause: "a sandbox could not be made",
-        remedy: "the message names the step; an image larger than sandbox.local.limits.disk_bytes and a missing source \
-                 directory are the usual causes",
+        remedy: "the message names the image, the step and the file: an image's directory that is missing, has files that cannot \
+                 be read, or is larger than sandbox.local.limits.disk_bytes are the usual causes",
     },
     ErrorPage {
         code: "GR0503",

@@ -26,7 +26,7 @@ pub(crate) async fn create(
     let made = tokio::time::timeout(Duration::from_millis(limit_ms), made).await;
     made.unwrap_or_else(|_| {
         let (stage, detail) = ("provider".to_owned(), format!("it was not ready within {limit_ms} ms"));
-        Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail })
+        Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail, lasting: false })
     })
 }
 

@@ -90,6 +90,11 @@ pub trait SandboxBox: Send + Sync {
     /// The box's name, unique in the run.
     fn box_id(&self) -> &str;
 
+    /// Where the work tree lies for a command, where that is not the image's `workdir`: a box without walls cannot have it there.
+    fn workdir(&self) -> Option<String> {
+        None
+    }
+
     /// Runs a command. Commands of one box run one after the other.
     async fn exec(&self, request: ExecRequest) -> Result<ExecOutcome, SandboxError>;
 

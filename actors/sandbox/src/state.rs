@@ -273,9 +273,8 @@ impl PoolState {
         let doublings = (self.failures_in_a_row - 1).min(30);
         let backoff_ms = self.config.backoff_first_ms.saturating_mul(1 << doublings).min(self.config.backoff_max_ms);
         self.create_not_before_ms = now_ms.saturating_add(backoff_ms);
-        // A machine that forbids namespaces will not change its mind while claims wait.
-        let hopeless = matches!(error, SandboxError::NamespacesUnavailable { .. });
-        if hopeless || self.failures_in_a_row >= self.config.failures_before_claims_fail {
+        // A machine that forbids namespaces, or an image that cannot be read, does not change while claims wait.
+        if error.is_lasting() || self.failures_in_a_row >= self.config.failures_before_claims_fail {
             effects.extend(self.waiting.drain(..).map(|claim| PoolEffect::Refuse(claim.claim, error.clone())));
         }
         self.last_failure = Some(error);

@@ -65,7 +65,7 @@ impl Provider for Memory {
         if *fail > 0 {
             *fail -= 1;
             let (stage, detail) = ("memory".into(), "told to".into());
-            return Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail });
+            return Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail, lasting: false });
         }
         let mut made = self.made.lock().unwrap();
         *made += 1;

@@ -23,7 +23,7 @@ fn config() -> PoolConfig {
 }
 
 fn failure() -> SandboxError {
-    SandboxError::CreateFailed { image: "i".into(), stage: "s".into(), detail: "d".into() }
+    SandboxError::CreateFailed { image: "i".into(), stage: "s".into(), detail: "d".into(), lasting: false }
 }
 
 /// A world around the pool: what it asked for and has not been told about yet, and who holds what.

@@ -160,7 +160,7 @@ impl Provider for SimulatedProvider {
         match trouble {
             Some(Trouble::CreateFails) => {
                 let (stage, detail) = ("start".to_owned(), "no room".to_owned());
-                return Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail });
+                return Err(SandboxError::CreateFailed { image: image.name.clone(), stage, detail, lasting: false });
             }
             Some(Trouble::CreateHangs) => std::future::pending().await,
             Some(_) => tokio::time::sleep(Duration::from_secs(40)).await,

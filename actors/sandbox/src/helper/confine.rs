@@ -67,6 +67,7 @@ fn lower(resource: Resource, limit: u64) -> Result<(), SetupFailure> {
         stage: "limits",
         detail: format!("{resource:?} = {limit}: {errno}"),
         namespaces_refused: false,
+        lasting: false,
     };
     let (_, hard) = nix::sys::resource::getrlimit(resource).map_err(failed)?;
     let limit = limit.min(hard);

@@ -10,16 +10,36 @@ use std::path::Path;
 
 use super::mounts::Owner;
 
+/// An error that names its file already.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NamedError(String);
+
 /// Copies the content of directory `from` into the existing directory `to`; everything made belongs to `owner`, when given.
+/// Errors name what could not be copied by its path below `from`.
 pub(crate) fn copy_tree(from: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
+    copy_content(from, Path::new(""), to, owner)
+}
+
+fn copy_content(from: &Path, below: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
-        copy_entry(&entry.path(), &to.join(entry.file_name()), owner)?;
+        let below = below.join(entry.file_name());
+        copy_entry(&entry.path(), &below, &to.join(entry.file_name()), owner)?;
     }
     Ok(())
 }
 
-fn copy_entry(from: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
+fn copy_entry(from: &Path, below: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
+    copy_one(from, below, to, owner).map_err(|error| {
+        match error.get_ref().is_some_and(|inner| inner.is::<NamedError>()) {
+            true => error,
+            false => io::Error::new(error.kind(), NamedError(format!("{}: {error}", below.display()))),
+        }
+    })
+}
+
+fn copy_one(from: &Path, below: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
     let about = fs::symlink_metadata(from)?;
     if about.is_symlink() {
         symlink(fs::read_link(from)?, to)?;
@@ -27,7 +47,7 @@ fn copy_entry(from: &Path, to: &Path, owner: Option<Owner>) -> io::Result<()> {
     }
     if about.is_dir() {
         fs::create_dir(to)?;
-        copy_tree(from, to, owner)?;
+        copy_content(from, below, to, owner)?;
     } else if about.is_file() {
         fs::copy(from, to)?;
     } else {

@@ -8,6 +8,7 @@
 //!
 //! Everything here is single-threaded and blocking, and runs in its own process only.
 
+mod calls;
 mod confine;
 mod copy_tree;
 mod files;
@@ -33,17 +34,34 @@ pub(crate) struct SetupFailure {
     pub(crate) detail: String,
     /// True when the kernel refuses namespaces to us altogether, which has a remedy of its own.
     pub(crate) namespaces_refused: bool,
+    /// True when the next box of the same image will fail in the same way.
+    pub(crate) lasting: bool,
 }
 
 impl SetupFailure {
     pub(crate) fn at(stage: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
-        move |errno| Self { stage, detail: errno.to_string(), namespaces_refused: false }
+        move |errno| Self { stage, detail: errno.to_string(), namespaces_refused: false, lasting: false }
     }
 
     pub(crate) fn io(stage: &'static str, what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         let what = what.into();
-        move |error| Self { stage, detail: format!("{what}: {error}"), namespaces_refused: false }
+        move |error| Self {
+            stage,
+            detail: format!("{what}: {error}"),
+            namespaces_refused: false,
+            lasting: is_lasting(&error),
+        }
     }
+}
+
+/// Whether an error lies in how files stand, and not in how busy the machine is.
+fn is_lasting(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{
+        FileTooLarge, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull,
+    };
+    let kinds =
+        [FileTooLarge, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem, StorageFull];
+    kinds.contains(&error.kind())
 }
 
 /// The whole life of a helper process: call it from `main` **before any thread is started**, for the hidden subcommand
@@ -74,6 +92,7 @@ pub fn box_init_main() -> ExitCode {
                 stage: failure.stage.to_owned(),
                 detail: failure.detail,
                 namespaces_refused: failure.namespaces_refused,
+                lasting: failure.lasting,
             };
             // Nobody to tell when this fails too: the provider sees the socket close.
             let _ = channel.send(&reply, &[]);

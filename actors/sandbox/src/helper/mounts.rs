@@ -77,6 +77,7 @@ pub(crate) fn enter() -> Result<(), SetupFailure> {
         stage: "proc",
         detail: format!("cannot mount /proc in the box: {errno} (containers that mask parts of /proc forbid this)"),
         namespaces_refused: true,
+        lasting: false,
     })?;
     // Pseudo-terminals are a convenience: a kernel that refuses them still makes a good box.
     let options = c"newinstance,ptmxmode=0666,mode=620";
@@ -150,8 +151,11 @@ fn fill_store(source: Option<&OwnedFd>, owner: Option<Owner>) -> Result<(), Setu
         }
     }
     let Some(source) = source else { return Ok(()) };
-    copy_tree(&descriptor_path(source), &Path::new(STORE).join("work"), owner)
-        .map_err(SetupFailure::io("work tree", "copying the image (too large for disk_bytes?)"))
+    copy_tree(&descriptor_path(source), &Path::new(STORE).join("work"), owner).map_err(|error| {
+        let is_full = error.kind() == std::io::ErrorKind::StorageFull;
+        let what = if is_full { "copying the image, which is larger than disk_bytes" } else { "copying the image" };
+        SetupFailure::io("work tree", what)(error)
+    })
 }
 
 /// The box's user has a name and a home; the host's accounts, name servers and host names stay hidden.

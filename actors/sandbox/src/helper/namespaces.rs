@@ -16,7 +16,7 @@ use rustix::thread::UnshareFlags;
 
 use super::mounts::Owner;
 use super::protocol::{BoxSetup, Channel};
-use super::{SetupFailure, confine, copy_tree, mounts, network, serve};
+use super::{SetupFailure, calls, confine, copy_tree, mounts, network, serve};
 use crate::config::Isolation;
 
 /// The user and group that a box sees itself as.
@@ -43,7 +43,7 @@ fn enter_namespaces(setup: BoxSetup, channel: Channel) -> Result<ExitCode, Faile
     match forked {
         Err(errno) => {
             let detail = format!("cannot start the first process: {errno}");
-            Err((SetupFailure { stage: "start", detail, namespaces_refused: false }, channel))
+            Err((SetupFailure { stage: "start", detail, namespaces_refused: false, lasting: false }, channel))
         }
         Ok(ForkResult::Parent { child }) => {
             // The parent must not hold the socket open, or greenroom would not see the box end.
@@ -86,7 +86,7 @@ fn prepare(setup: &BoxSetup) -> Result<(), SetupFailure> {
             give_up_root(setup.box_user_id)?;
         } else if is_global_root() {
             let detail = format!("greenroom is root, and user {} for the box does not exist here", setup.box_user_id);
-            return Err(SetupFailure { stage: "user", detail, namespaces_refused: false });
+            return Err(SetupFailure { stage: "user", detail, namespaces_refused: false, lasting: false });
         }
     }
     let (user_id, group_id) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -122,7 +122,7 @@ fn write_map(path: &'static str, content: &str) -> Result<(), SetupFailure> {
 }
 
 fn refused(stage: &'static str, detail: String) -> SetupFailure {
-    SetupFailure { stage, detail, namespaces_refused: true }
+    SetupFailure { stage, detail, namespaces_refused: true, lasting: false }
 }
 
 /// Whether user 0 here is the machine's user 0 (and not that of a container with a user namespace).
@@ -145,6 +145,7 @@ fn give_up_root(user_id: u32) -> Result<(), SetupFailure> {
         stage: "user",
         detail: format!("cannot become user {user_id}: {errno}"),
         namespaces_refused: false,
+        lasting: false,
     };
     let (user, group) = (Uid::from_raw(user_id), Gid::from_raw(user_id));
     nix::unistd::setgroups(&[]).map_err(failed)?;
@@ -164,7 +165,8 @@ fn become_init(setup: &BoxSetup) -> Result<(), SetupFailure> {
     confine::forbid_nested_namespaces();
     confine::give_up_privileges()?;
     confine::limit_resources(&setup.limits, true)?;
-    confine::become_unreadable()
+    confine::become_unreadable()?;
+    calls::refuse_calls()
 }
 
 fn ignore_not_permitted(errno: Errno) -> Result<(), Errno> {
@@ -186,6 +188,7 @@ fn prepare_plainly(setup: &BoxSetup) -> Result<(), SetupFailure> {
         stage: "subreaper",
         detail: errno.to_string(),
         namespaces_refused: false,
+        lasting: false,
     })?;
     for part in ["work", "home"] {
         let path = setup.box_dir.join(part);
@@ -193,7 +196,7 @@ fn prepare_plainly(setup: &BoxSetup) -> Result<(), SetupFailure> {
     }
     if let Some(source) = &setup.source_dir {
         copy_tree::copy_tree(source, &setup.box_dir.join("work"), None)
-            .map_err(SetupFailure::io("work tree", source.display().to_string()))?;
+            .map_err(SetupFailure::io("work tree", "copying the image"))?;
     }
     rustix::thread::set_no_new_privs(true).map_err(SetupFailure::at("privileges"))?;
     confine::limit_resources(&setup.limits, false)

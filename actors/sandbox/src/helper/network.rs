@@ -32,6 +32,7 @@ pub(crate) fn raise_loopback() -> Result<(), SetupFailure> {
             stage: "loopback",
             detail: format!("the kernel answered {other:?}"),
             namespaces_refused: false,
+            lasting: false,
         }),
     }
 }

@@ -83,6 +83,8 @@ pub(crate) enum Reply {
         stage: String,
         detail: String,
         namespaces_refused: bool,
+        /// Whether the next box of the same image will fail in the same way.
+        lasting: bool,
     },
     /// The payload is the output that was kept.
     Executed(Executed),

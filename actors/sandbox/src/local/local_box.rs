@@ -63,19 +63,26 @@ impl Drop for BoxDirectory {
 /// A box: a handle to the task that owns its socket, helper and directory. Dropping it ends the box, too.
 pub(crate) struct LocalBox {
     box_id: String,
+    /// Where the work tree lies, where there are no walls to give it its name.
+    plain_workdir: Option<String>,
     errands: mpsc::Sender<Errand>,
     closing: watch::Sender<bool>,
     ended: watch::Receiver<Option<BoxEnd>>,
 }
 
 impl LocalBox {
-    pub(crate) fn new(box_id: String, client: BoxClient, directory: BoxDirectory) -> Self {
+    pub(crate) fn new(
+        box_id: String,
+        plain_workdir: Option<String>,
+        client: BoxClient,
+        directory: BoxDirectory,
+    ) -> Self {
         let (errands, inbox) = mpsc::channel(8);
         let (closing, close) = watch::channel(false);
         let (end, ended) = watch::channel(None);
         // The task ends by itself when the box does; nobody needs its handle.
         drop(spawn_named(format!("sandbox-{box_id}"), client.run(directory, inbox, close, end)));
-        Self { box_id, errands, closing, ended }
+        Self { box_id, plain_workdir, errands, closing, ended }
     }
 
     async fn ask(&self, request: Request, payload: Vec<u8>, wait: Duration) -> Result<(Reply, Vec<u8>), SandboxError> {
@@ -108,6 +115,10 @@ impl LocalBox {
 impl SandboxBox for LocalBox {
     fn box_id(&self) -> &str {
         &self.box_id
+    }
+
+    fn workdir(&self) -> Option<String> {
+        self.plain_workdir.clone()
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<ExecOutcome, SandboxError> {

@@ -18,16 +18,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, TryStreamExt};
 use greenroom_core::spawn_blocking_named;
 use tokio::sync::OnceCell;
 
-use crate::config::{LocalProviderConfig, WorkTreeStore};
+use crate::config::{Isolation, LocalProviderConfig, WorkTreeStore};
 use crate::error::SandboxError;
 use crate::helper::protocol::{BoxSetup, Reply};
 use crate::provider::{BoxSummary, ImageSpec, Labels, Provider, SandboxBox, SweepReport};
 use client::BoxClient;
 use local_box::LocalBox;
 use owner::{BoxRecord, ProcessMark};
+
+/// The work tree of a box without walls, in its directory.
+pub(crate) const WORK: &str = "work";
+/// How long a box that only shows that it can be made may live.
+const CHECK_LIFETIME_MS: u64 = 60_000;
+/// Images that are tried at once.
+const CHECKED_AT_ONCE: usize = 4;
 
 /// Makes boxes with namespaces, or without walls when that was asked for.
 #[derive(Debug)]
@@ -63,8 +71,18 @@ impl LocalProvider {
 
     /// Makes and destroys an empty box: the first thing a run does, so that a machine that cannot is known at once.
     pub async fn check(&self) -> Result<(), SandboxError> {
-        let probe = self.create(&ImageSpec::new("probe", None), &Labels::new(), 60_000).await?;
+        let probe = self.create(&ImageSpec::new("probe", None), &Labels::new(), CHECK_LIFETIME_MS).await?;
         probe.destroy().await
+    }
+
+    /// Makes and destroys a box of each image, a few at a time, so that one that cannot be used is known before a rollout
+    /// needs it. The error is that of the first in order.
+    pub async fn check_images(&self, images: &[ImageSpec]) -> Result<(), SandboxError> {
+        let checks = futures::stream::iter(images.to_vec()).map(|image| async move {
+            let sandbox = self.create(&image, &Labels::new(), CHECK_LIFETIME_MS).await?;
+            sandbox.destroy().await
+        });
+        checks.buffered(CHECKED_AT_ONCE).try_collect::<()>().await
     }
 
     async fn sweep_first(&self) -> Result<(), SandboxError> {
@@ -113,6 +131,7 @@ impl LocalProvider {
             image: image.name.clone(),
             stage: stage.to_owned(),
             detail,
+            lasting: false,
         };
         let (ours, theirs) =
             std::os::unix::net::UnixStream::pair().map_err(|error| failed("socket", error.to_string()))?;
@@ -143,10 +162,16 @@ impl LocalProvider {
         let wait_ms = self.config.create_timeout_ms;
         let error = match tokio::time::timeout(Duration::from_millis(wait_ms), client.start(setup)).await {
             Ok(Ok(Reply::Ready)) => return Ok(client),
-            Ok(Ok(Reply::SetupFailed { stage, detail, namespaces_refused: true })) => {
+            Ok(Ok(Reply::SetupFailed { stage, detail, namespaces_refused: true, .. })) => {
                 SandboxError::NamespacesUnavailable { stage, detail, remedy: remedy() }
             }
-            Ok(Ok(Reply::SetupFailed { stage, detail, .. })) => failed(&stage, detail),
+            Ok(Ok(Reply::SetupFailed { stage, detail, lasting, .. })) => {
+                let detail = match &image.source_dir {
+                    Some(source) if stage == "work tree" => format!("{}: {detail}", source.display()),
+                    _ => detail,
+                };
+                SandboxError::CreateFailed { image: image.name.clone(), stage, detail, lasting }
+            }
             Ok(Ok(other)) => failed("helper", format!("it answered {other:?}")),
             Ok(Err(error)) => failed("helper", format!("{program} ended early: {error}")),
             Err(_) => failed("helper", format!("not ready after {wait_ms} ms")),
@@ -174,7 +199,11 @@ impl Provider for LocalProvider {
         }
         let setup = self.setup(image, &box_id, &box_dir, lifetime_ms);
         match self.start(image, &setup, labels).await {
-            Ok(client) => Ok(Box::new(LocalBox::new(box_id, client, directory))),
+            Ok(client) => {
+                let has_walls = self.config.isolation == Isolation::Namespaces;
+                let plain_workdir = (!has_walls).then(|| box_dir.join(WORK).display().to_string());
+                Ok(Box::new(LocalBox::new(box_id, plain_workdir, client, directory)))
+            }
             Err(error) => {
                 directory.remove().await?;
                 Err(error)
@@ -207,7 +236,8 @@ fn flatten<T>(joined: Joined<T>, directory: &Path) -> Result<T, SandboxError> {
 
 fn check_image(image: &ImageSpec) -> Result<(), SandboxError> {
     let refuse = |detail: String| {
-        Err(SandboxError::CreateFailed { image: image.name.clone(), stage: "image".to_owned(), detail })
+        let (image, stage) = (image.name.clone(), "image".to_owned());
+        Err(SandboxError::CreateFailed { image, stage, detail, lasting: true })
     };
     let plain = image.workdir.components().skip(1).all(|part| matches!(part, std::path::Component::Normal(_)));
     if !image.workdir.is_absolute() || !plain || image.workdir.components().count() < 2 {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // a failing test panics
 
+mod calls;
 mod escape;
 mod exec;
 mod files;
