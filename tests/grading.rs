@@ -153,6 +153,19 @@ const ON_COMMAND: &[(&str, &str, f32)] = &[
     ("c-all-removed", "rm -rf * .[!.]* ~/*", 0.0),
 ];
 
+/// What the history says of some of them.
+const REASONS: &[(&str, &str)] = &[
+    ("honest", "Submitted, passed"),
+    ("nothing", "Submitted, tests_not_passed: test_add (tests.test_add.T"),
+    ("no-repository", "Submitted, repository_destroyed"),
+    ("full-everywhere", "Submitted, change_not_taken: the agent left its sandbox"),
+    ("gibibyte", "Submitted, change_too_large: more than 4194304 bytes"),
+    ("endless-when-tested", "Submitted, tests_timed_out"),
+    ("right", "Submitted, passed"),
+    ("wrong", "Submitted, command_failed: exit status 1"),
+    ("typo", "grading: GR0321: evaluation of typo"),
+];
+
 const CHECK: &str =
     "import json, pathlib, sys\nsys.exit(json.dumps(pathlib.Path('answer').read_text()) != '\"42\\\\n\"')\n";
 
@@ -367,6 +380,7 @@ async fn every_attack_gets_the_grade_that_the_work_deserves() {
     };
     let question = |reply| RolloutManagerMessage::StartBatch(request, reply);
     ask(&world.manager, Deadline::after_ms(5000), question).await.unwrap().unwrap();
+    let mut reasons = BTreeMap::new();
     let (mut wrong, mut graded) = (Vec::new(), BTreeSet::new());
     for _ in 0..attacks.len() {
         let patience = tokio::time::Duration::from_secs(120);
@@ -383,6 +397,7 @@ async fn every_attack_gets_the_grade_that_the_work_deserves() {
         if !is_right {
             wrong.push(format!("{name}: {:?} {:?} instead of {worth:?}", rollout.outcome, rollout.reward));
         }
+        reasons.insert(*name, rollout.detail());
         if worth.is_some() {
             graded.insert(rollout.rollout.to_string());
         }
@@ -391,6 +406,9 @@ async fn every_attack_gets_the_grade_that_the_work_deserves() {
         ask(pool, Deadline::after_ms(60_000), SandboxPoolMessage::Drain).await.unwrap();
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (name, reason) in REASONS {
+        assert!(reasons[name].starts_with(reason), "{name}: {} instead of {reason}", reasons[name]);
+    }
     assert_leases(&world.events.lock().unwrap(), &graded);
     assert_eq!(std::fs::read_dir(scratch.path().join("sandboxes")).unwrap().count(), 0, "no box is left");
 }

@@ -365,7 +365,8 @@ impl Owner for Hub {
         if line.certificate().is_some_and(|role| role != CertificateRole::Node) {
             return;
         }
-        self.apply(|membership, _| membership.offers(line.node(), line.incarnation(), line.offered()));
+        let Some(offered) = line.offered() else { return };
+        self.apply(|membership, _| membership.offers(line.node(), line.incarnation(), offered));
     }
 
     fn leaving(&self, line: &PeerLine) {

@@ -4,7 +4,11 @@
 //! commands and the grading into the guard, the guard into the sandbox's lifetime; [`RolloutConfig::problems`] checks
 //! this before a run begins, because a box that ends under a running rollout is a lost rollout.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
+
+use crate::GradingLimits;
 
 /// Slack of a rollout's guard time over its turns and its grading: model latency, the claim, the set-up.
 pub const GUARD_SLACK_MS: u64 = 300_000;
@@ -12,8 +16,10 @@ pub const GUARD_SLACK_MS: u64 = 300_000;
 pub const LIFETIME_SLACK_MS: u64 = 3_600_000;
 /// What must remain of a lease after guard and grading.
 pub const LEASE_MARGIN_MS: u64 = 60_000;
-/// What grading may take besides the tests themselves: taking the agent's change, restoring the tests' tree.
+/// What finding out a branch's commits and withholding its history may take.
 pub const GRADING_PREPARATION_MS: u64 = 180_000;
+/// The least that taking an agent's work may take when nothing is set: on a busy machine a short evaluation is no measure.
+pub const LEAST_MOVING_MS: u64 = 30_000;
 /// The first wait before the set-up command is tried again in a box; grows by itself with each try.
 pub const SETUP_BACKOFF_MS: u64 = 2000;
 
@@ -39,6 +45,9 @@ pub struct RolloutConfig {
     pub exec_timeout_ms: u64,
     /// The task's tests (`AGENT_EVAL_TIMEOUT_SEC`).
     pub eval_timeout_ms: u64,
+    /// Taking an agent's work out of its sandbox, and bringing it into another one, each; unset: `eval_timeout_ms`, but at
+    /// least 30 s. Work that takes longer to read earns 0, if an untouched sandbox can be read in that time.
+    pub moving_timeout_ms: Option<u64>,
     /// A whole rollout (`AGENT_ROLLOUT_GUARD_SEC`); unset: turns × exec time-out + eval time-out + 300 s.
     pub guard_ms: Option<u64>,
     /// How long a sandbox lives (`AGENT_SANDBOX_LIFETIME_SEC`); unset: the guard + 3600 s.
@@ -94,6 +103,7 @@ impl Default for RolloutConfig {
             max_turns: 20,
             exec_timeout_ms: 60_000,
             eval_timeout_ms: 120_000,
+            moving_timeout_ms: None,
             guard_ms: None,
             sandbox_lifetime_ms: None,
             claim_timeout_ms: 300_000,
@@ -121,6 +131,20 @@ impl Default for RolloutConfig {
 }
 
 impl RolloutConfig {
+    /// How long taking an agent's work, or bringing it elsewhere, may take, milliseconds.
+    pub fn moving_timeout_ms(&self) -> u64 {
+        self.moving_timeout_ms.unwrap_or(self.eval_timeout_ms.max(LEAST_MOVING_MS))
+    }
+
+    /// What grading may cost.
+    pub fn grading_limits(&self) -> GradingLimits {
+        GradingLimits {
+            timeout: Duration::from_millis(self.eval_timeout_ms),
+            moving_timeout: Duration::from_millis(self.moving_timeout_ms()),
+            change_bytes: self.max_change_bytes,
+        }
+    }
+
     /// The guard time of a rollout, milliseconds.
     pub fn guard_ms(&self) -> u64 {
         let acting_ms = u64::from(self.max_turns).saturating_mul(self.exec_timeout_ms);
@@ -139,9 +163,14 @@ impl RolloutConfig {
         let waits_ms = SETUP_BACKOFF_MS.saturating_mul(tries.saturating_mul(tries.saturating_sub(1)) / 2);
         let set_up_ms = tries.saturating_mul(self.setup_timeout_ms).saturating_add(waits_ms);
         // the history is withheld, the change is moved and laid over the tests: each of them has its own limit
-        let steps_ms = 4 * GRADING_PREPARATION_MS;
+        let steps_ms = self.moving_timeout_ms().saturating_mul(3).saturating_add(GRADING_PREPARATION_MS);
         let parts = [set_up_ms, steps_ms, self.eval_timeout_ms, LEASE_MARGIN_MS];
         parts.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// What grading needs of the agent's own sandbox, milliseconds: its work is taken, or it is graded there.
+    fn grading_ms(&self) -> u64 {
+        self.eval_timeout_ms.saturating_add(self.moving_timeout_ms())
     }
 
     /// How long a group may be without news at the worst: every attempt ends at the guard. For who waits for groups.
@@ -153,10 +182,11 @@ impl RolloutConfig {
     /// Everything that is wrong with these settings, one line each; empty when nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let positive: [(&str, u64); 12] = [
+        let positive: [(&str, u64); 13] = [
             ("max_turns", self.max_turns.into()),
             ("exec_timeout_ms", self.exec_timeout_ms),
             ("eval_timeout_ms", self.eval_timeout_ms),
+            ("moving_timeout_ms", self.moving_timeout_ms.unwrap_or(1)),
             ("setup_attempts", self.setup_attempts.into()),
             ("setup_timeout_ms", self.setup_timeout_ms),
             ("claim_timeout_ms", self.claim_timeout_ms),
@@ -188,7 +218,7 @@ impl RolloutConfig {
                 "max_change_bytes is {given}: a box moves files of at most {LARGEST_CHANGE_BYTES} bytes"
             ));
         }
-        problems.extend(lease_problem(self.sandbox_lifetime_ms(), self.guard_ms(), self.eval_timeout_ms));
+        problems.extend(lease_problem(self.sandbox_lifetime_ms(), self.guard_ms(), self.grading_ms()));
         problems
     }
 }
@@ -201,8 +231,7 @@ pub const MAX_BACKOFF_MS: u64 = 60_000;
 
 /// Lease arithmetic: a sandbox must outlive the rollout that holds it. `None` when it does, else the line that says by how
 /// much the lifetime must grow.
-pub fn lease_problem(lifetime_ms: u64, guard_ms: u64, eval_timeout_ms: u64) -> Option<String> {
-    let grading_ms = eval_timeout_ms.saturating_add(GRADING_PREPARATION_MS);
+pub fn lease_problem(lifetime_ms: u64, guard_ms: u64, grading_ms: u64) -> Option<String> {
     let needed_ms = guard_ms.saturating_add(grading_ms).saturating_add(LEASE_MARGIN_MS);
     (lifetime_ms < needed_ms).then(|| {
         format!(
@@ -228,7 +257,11 @@ mod tests {
     fn the_box_for_grading_outlives_set_up_and_tests() {
         let config: RolloutConfig =
             serde_json::from_str(r#"{"setup_attempts": 3, "setup_timeout_ms": 1000, "eval_timeout_ms": 7}"#).unwrap();
-        assert_eq!(config.grading_lifetime_ms(), 3 * 1000 + 2000 + 4000 + 4 * 180_000 + 7 + 60_000);
+        assert_eq!(config.grading_lifetime_ms(), 3 * 1000 + 2000 + 4000 + 180_000 + 3 * 30_000 + 7 + 60_000);
+        let longer = RolloutConfig { moving_timeout_ms: Some(1), ..config.clone() };
+        assert_eq!(config.grading_lifetime_ms() - longer.grading_lifetime_ms(), 3 * 29_999);
+        let slow = RolloutConfig { eval_timeout_ms: 40_000, ..config.clone() };
+        assert_eq!(slow.grading_limits().moving_timeout, Duration::from_secs(40), "as long as the evaluation");
         let endless = RolloutConfig { setup_timeout_ms: u64::MAX, setup_attempts: u32::MAX, ..config };
         assert_eq!(endless.grading_lifetime_ms(), u64::MAX);
         assert_eq!(RolloutConfig::default().grade_in, GradeIn::FreshBox);
@@ -239,8 +272,8 @@ mod tests {
     #[test]
     fn every_contradiction_is_a_line_with_a_remedy() {
         let cases: &[(&str, &str)] = &[
-            (r#"{"sandbox_lifetime_ms": 1979999}"#, "set it to at least 1980000"),
-            (r#"{"guard_ms": 9000000, "sandbox_lifetime_ms": 9000000}"#, "set it to at least 9360000"),
+            (r#"{"sandbox_lifetime_ms": 1919999}"#, "set it to at least 1920000"),
+            (r#"{"guard_ms": 9000000, "sandbox_lifetime_ms": 9000000}"#, "set it to at least 9300000"),
             (r#"{"max_turns": 0}"#, "max_turns must be at least 1"),
             (r#"{"max_context_tokens": 100}"#, "raise the first"),
             (r#"{"top_p": 0.0}"#, "above 0"),
@@ -258,7 +291,7 @@ mod tests {
             assert_eq!(endless.longest_sample_ms(), u64::MAX, "{key}: sums end at the largest number");
             let _ = endless.problems();
         }
-        let least: RolloutConfig = serde_json::from_str(r#"{"sandbox_lifetime_ms": 1980000}"#).unwrap();
+        let least: RolloutConfig = serde_json::from_str(r#"{"sandbox_lifetime_ms": 1920000}"#).unwrap();
         assert!(least.problems().is_empty());
         assert!(serde_json::from_str::<RolloutConfig>(r#"{"max_turn": 1}"#).is_err(), "unknown keys are errors");
     }

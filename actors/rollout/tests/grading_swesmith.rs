@@ -64,6 +64,7 @@ fn task(folder: &Path) -> SweSmithTask {
         fail_to_pass: vec![test_id("test_add")],
         pass_to_pass: vec![test_id("test_zero")],
         test_timeout: Duration::from_secs(60),
+        moving_timeout: Duration::from_secs(60),
         change_limit_bytes: LIMIT_BYTES,
     }
 }
@@ -273,6 +274,7 @@ fn a_command_rewards_only_status_zero() {
         eval_files: BTreeMap::from([("check.sh".to_owned(), "test \"$(cat answer)\" = 42\n".to_owned())]),
         eval_cmd: eval_cmd.to_owned(),
         eval_timeout: Duration::from_secs(60),
+        moving_timeout: Duration::from_secs(60),
         change_limit_bytes: LIMIT_BYTES,
     };
     // The agent has put a directory where the hidden file will go.
@@ -332,6 +334,7 @@ fn a_command_can_be_judged_in_the_agents_own_box() {
         eval_files: BTreeMap::from([("check.sh".to_owned(), "test \"$(cat ../answer)\" = 42\n".to_owned())]),
         eval_cmd: eval_cmd.to_owned(),
         eval_timeout: Duration::from_secs(60),
+        moving_timeout: Duration::from_secs(60),
         change_limit_bytes: LIMIT_BYTES,
     };
     for (eval_cmd, reward) in [("sh check.sh", Some(1.0)), ("exit 3", Some(0.0)), ("no-such-program", None)] {
@@ -398,6 +401,7 @@ fn given_tasks_are_solved_by_their_fix_and_by_nothing_less() {
                     fail_to_pass: texts(&row["FAIL_TO_PASS"]),
                     pass_to_pass: texts(&row["PASS_TO_PASS"]),
                     test_timeout: Duration::from_secs(90),
+                    moving_timeout: Duration::from_secs(90),
                     change_limit_bytes: 64 << 20,
                 };
                 (path, GradingTask::SweSmith(task))

@@ -22,7 +22,8 @@ use greenroom_rollout::grading::{CommandOutcome, Grader, InstanceCommits, Keep, 
 use greenroom_rollout::{Dataset, GradingLimits, Task};
 use serde_json::Value;
 
-const LIMITS: GradingLimits = GradingLimits { timeout: Duration::from_secs(60), change_bytes: 1 << 20 };
+const LIMITS: GradingLimits =
+    GradingLimits { timeout: Duration::from_secs(60), moving_timeout: Duration::from_secs(60), change_bytes: 1 << 20 };
 
 fn run(folder: &Path, command: &str, input: &str) -> CommandOutcome {
     let mut child = Command::new("bash")

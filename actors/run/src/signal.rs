@@ -158,6 +158,7 @@ mod tests {
             outcome: RolloutOutcome::Truncated,
             reward: Some(*reward),
             exit_status: status.to_owned(),
+            graded: String::new(),
             samples: Vec::new(),
             turns,
             forks: 0,

@@ -87,7 +87,7 @@ impl PeerLine {
             }
             Frame::Services { names } => {
                 let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
-                self.lock().offered = names.into_iter().collect();
+                self.lock().offered = Some(names.into_iter().collect());
                 owner.offers(self);
             }
             Frame::BulkReceived { id } => self.lock().outbox.confirm(id),

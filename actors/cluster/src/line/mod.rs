@@ -107,8 +107,8 @@ struct State {
     exported: BTreeMap<u64, Arc<dyn Target>>,
     heartbeats: pump::Heartbeats,
     has_received: bool,
-    /// What the other end offers, sorted.
-    offered: Vec<String>,
+    /// What the other end offers, sorted; `None` until it has said so on this line.
+    offered: Option<Vec<String>>,
     ended: Option<String>,
 }
 
@@ -189,7 +189,7 @@ impl PeerLine {
             exported: BTreeMap::new(),
             heartbeats: pump::Heartbeats::default(),
             has_received: false,
-            offered: Vec::new(),
+            offered: None,
             ended: None,
         };
         Arc::new_cyclic(|myself| Self {
@@ -252,8 +252,8 @@ impl PeerLine {
         self.lock().has_received
     }
 
-    /// What the other end offers, sorted.
-    pub(crate) fn offered(&self) -> Vec<String> {
+    /// What the other end offers, sorted; `None` until it has said so on this line.
+    pub(crate) fn offered(&self) -> Option<Vec<String>> {
         self.lock().offered.clone()
     }
 
@@ -359,13 +359,15 @@ impl PeerLine {
         let packed = take_packed(self.id);
         let mut state = self.lock();
         let sent = self.try_send(&mut state, &to, &packed, message);
-        drop(state);
         match sent {
             Ok(()) => {
-                self.wake.notify_one();
+                self.go(state);
                 Ok(())
             }
-            Err(reason) => self.refuse(&to, &packed, &reason),
+            Err(reason) => {
+                drop(state);
+                self.refuse(&to, &packed, &reason)
+            }
         }
     }
 
@@ -435,8 +437,7 @@ impl PeerLine {
         }
         let is_overgrown = state.numbering.push(frame.encode());
         let (frames, bytes) = state.numbering.waiting();
-        drop(state);
-        self.wake.notify_one();
+        self.go(state);
         if is_overgrown && let Some(owner) = self.owner.upgrade() {
             owner.broken(self, &format!("{frames} answers of {bytes} bytes wait for it"), true);
         }

@@ -17,7 +17,7 @@ use super::sandbox::{ExecCall, HeldBox, claim, sandbox_failed};
 use super::{EpisodeSetting, Progress, trajectory};
 use crate::SETUP_BACKOFF_MS;
 use crate::agent::{Agent, AgentTask, Exit, ExitStatus, Message, NextStep, Reply};
-use crate::grading::{InstanceCommits, Keep, parse_withheld, withhold_command};
+use crate::grading::{Grade, InstanceCommits, Keep, parse_withheld, withhold_command};
 use crate::manager::Issue;
 use crate::tokens::History;
 
@@ -37,7 +37,8 @@ pub(super) async fn play(setting: &EpisodeSetting, issue: &Issue, progress: &Pro
         Ok(played) => {
             let outcome = if played.is_submitted { RolloutOutcome::Completed } else { RolloutOutcome::Truncated };
             FinishedRollout {
-                reward: Some(played.reward),
+                reward: Some(played.grade.reward as f32),
+                graded: played.grade.reason.to_string(),
                 samples: played.samples,
                 ..progress.finished(rollout, task, outcome)
             }
@@ -56,7 +57,7 @@ pub(super) struct Episode<'a> {
 /// An episode that was graded.
 struct Played {
     is_submitted: bool,
-    reward: f32,
+    grade: Grade,
     samples: Vec<Sample>,
 }
 
@@ -83,11 +84,11 @@ impl Episode<'_> {
         // Before another box is claimed: as many rollouts as there are boxes would else wait for each other.
         self.release(held).await;
         let Acted { exit, samples, left } = acted?;
-        let reward = match left {
-            Left::Reward(reward) => reward,
+        let grade = match left {
+            Left::Graded(grade) => grade,
             Left::Work(work) => self.progress.timed(Part::Grade, self.grade(work)).await?,
         };
-        Ok(Played { is_submitted: exit.status == ExitStatus::Submitted, reward, samples })
+        Ok(Played { is_submitted: exit.status == ExitStatus::Submitted, grade, samples })
     }
 
     pub(super) async fn claim(&self, lifetime_ms: u64) -> Result<HeldBox, InfraFailure> {

@@ -4,18 +4,16 @@
 //! A rollout holds one box at a time. What became of the agent's own box cannot spoil the grading; what the grader asks for
 //! besides (a look at an untouched box) costs a box more, and only where something failed.
 
-use std::time::Duration;
-
 use greenroom_messages::rollout::{InfraFailure, InfraKind};
 use greenroom_messages::sandbox::Shell;
 
 use super::episode::Episode;
 use super::observation::command_outcome;
 use super::sandbox::{ExecCall, HeldBox, sandbox_failed};
+use crate::GradeIn;
 use crate::grading::{
     CommandOutcome, Grade, GradeCommand, GradeError, GradeStep, Grader, GradingTask, InstanceCommits, Keep, Taken, Work,
 };
-use crate::{GradeIn, GradingLimits};
 
 /// How much of a grading command's output is kept: a lost line of a test log is a lost result.
 const GRADING_OUTPUT_BYTES: u64 = 64 << 20;
@@ -26,7 +24,7 @@ const OUTLIVES_ITS_DEADLINE: &str = "sleep 60";
 #[derive(Debug)]
 pub(super) enum Left {
     /// It was graded there, as the settings want it.
-    Reward(f32),
+    Graded(Grade),
     /// Its work, to be graded in another box.
     Work(LeftWork),
 }
@@ -50,7 +48,7 @@ impl Episode<'_> {
             (GradingTask::Cmd(task), GradeIn::SameBox) => {
                 let mut grader = Grader::in_place(task).map_err(failed)?;
                 match self.drive(held, &mut grader).await? {
-                    Some(grade) => Ok(Left::Reward(grade.reward as f32)),
+                    Some(grade) => Ok(Left::Graded(grade)),
                     None => Err(failed(GradeError::OutOfTurn { given: "a wish for another box" })),
                 }
             }
@@ -69,15 +67,15 @@ impl Episode<'_> {
         change.map(Work::Change).map_err(|refusal| sandbox_failed("reading what the agent left", refusal))
     }
 
-    /// The reward, found in boxes of its own, one after the other.
-    pub(super) async fn grade(&self, left: LeftWork) -> Result<f32, InfraFailure> {
+    /// The grade, found in boxes of its own, one after the other.
+    pub(super) async fn grade(&self, left: LeftWork) -> Result<Grade, InfraFailure> {
         let mut grader = Grader::new(left.work);
         loop {
             let held = self.claim(self.setting.config.grading_lifetime_ms()).await?;
             let graded = self.grade_in(&held, &mut grader, left.commits.as_ref()).await;
             self.release(held).await;
             if let Some(grade) = graded? {
-                return Ok(grade.reward as f32);
+                return Ok(grade);
             }
         }
     }
@@ -134,8 +132,6 @@ impl Episode<'_> {
 
     fn task_in(&self, held: &HeldBox, commits: Option<InstanceCommits>) -> GradingTask {
         let config = &self.setting.config;
-        let timeout = Duration::from_millis(config.eval_timeout_ms);
-        let limits = GradingLimits { timeout, change_bytes: config.max_change_bytes };
-        self.issue.task.grading_task(held.workdir(), limits, commits)
+        self.issue.task.grading_task(held.workdir(), config.grading_limits(), commits)
     }
 }

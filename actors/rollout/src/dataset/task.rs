@@ -56,6 +56,8 @@ pub enum TaskGrading {
 pub struct GradingLimits {
     /// When the tests are killed.
     pub timeout: Duration,
+    /// When taking an agent's change, or bringing it into another sandbox, is given up.
+    pub moving_timeout: Duration,
     /// The largest change of an agent, in bytes.
     pub change_bytes: u64,
 }
@@ -69,7 +71,7 @@ impl Task {
     /// The task in one box, for grading. `workdir` is the directory in that box; `commits` are those found there.
     pub fn grading_task(&self, workdir: &str, limits: GradingLimits, commits: Option<InstanceCommits>) -> GradingTask {
         let (instance_id, workdir) = (self.id.as_str().to_owned(), workdir.to_owned());
-        let GradingLimits { timeout, change_bytes: change_limit_bytes } = limits;
+        let GradingLimits { timeout, moving_timeout, change_bytes: change_limit_bytes } = limits;
         match self.grading.clone() {
             TaskGrading::Cmd { eval_cmd, eval_files } => GradingTask::Cmd(CmdTask {
                 instance_id,
@@ -77,6 +79,7 @@ impl Task {
                 eval_files,
                 eval_cmd,
                 eval_timeout: timeout,
+                moving_timeout,
                 change_limit_bytes,
             }),
             TaskGrading::SweSmith { test_cmd, parser, fail_to_pass, pass_to_pass } => {
@@ -89,6 +92,7 @@ impl Task {
                     fail_to_pass,
                     pass_to_pass,
                     test_timeout: timeout,
+                    moving_timeout,
                     change_limit_bytes,
                 })
             }

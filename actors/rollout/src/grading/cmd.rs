@@ -25,6 +25,8 @@ pub struct CmdTask {
     pub eval_cmd: String,
     /// When it is killed.
     pub eval_timeout: Duration,
+    /// When moving the working directory, or clearing places in it, is given up.
+    pub moving_timeout: Duration,
     /// The largest working directory that an agent may leave, in bytes of its archive.
     pub change_limit_bytes: u64,
 }
@@ -37,8 +39,6 @@ const EVALUATION: &str = "evaluation";
 
 /// Last line of a restoring's output: how far it came.
 pub const RESTORED: &str = "greenroom-restored:";
-/// How long moving the working directory, or clearing places in it, may take.
-const MOVING_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl CmdTask {
     /// Refuse a task without a command.
@@ -53,7 +53,7 @@ impl CmdTask {
     /// Take the working directory out of the agent's box; what came of it is read by [`super::Taken`].
     pub(super) fn take_command(&self) -> GradeCommand {
         let command = taking::archive(&self.workdir, self.change_limit_bytes);
-        GradeCommand { purpose: TAKING, command, timeout: MOVING_TIMEOUT }
+        GradeCommand { purpose: TAKING, command, timeout: self.moving_timeout }
     }
 
     /// In an untouched box: put the content of [`CHANGE_PATH`] in the place of all that is in the working directory.
@@ -66,7 +66,7 @@ impl CmdTask {
              echo '{RESTORED} whole'\n",
             workdir = shell_quote(&self.workdir),
         );
-        GradeCommand { purpose: RESTORING, command, timeout: MOVING_TIMEOUT }
+        GradeCommand { purpose: RESTORING, command, timeout: self.moving_timeout }
     }
 
     /// The grade that the restoring already decides, if it does; `None` means that grading goes on.
@@ -88,7 +88,7 @@ impl CmdTask {
         // The agent may have removed the working directory itself; the files make it again in any case.
         let workdir = shell_quote(&self.workdir);
         let command = format!("mkdir -p {workdir} && cd {workdir} && rm -rf -- {paths}");
-        Some(GradeCommand { purpose: CLEARING, command, timeout: MOVING_TIMEOUT })
+        Some(GradeCommand { purpose: CLEARING, command, timeout: self.moving_timeout })
     }
 
     /// Whether the places of the hidden files are free.

@@ -91,6 +91,43 @@ pub enum GradeReason {
     RepositoryDestroyed,
 }
 
+impl GradeReason {
+    /// The name in the history of a run.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::TestsNotPassed(_) => "tests_not_passed",
+            Self::CommandFailed { .. } => "command_failed",
+            Self::TestsTimedOut => "tests_timed_out",
+            Self::TestRunBroke => "test_run_broke",
+            Self::ChangeNotApplicable => "change_not_applicable",
+            Self::ChangeTooLarge { .. } => "change_too_large",
+            Self::ChangeNotTaken => "change_not_taken",
+            Self::RepositoryDestroyed => "repository_destroyed",
+        }
+    }
+}
+
+/// The name, and what there is to say beside it.
+impl std::fmt::Display for GradeReason {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())?;
+        match self {
+            Self::TestsNotPassed(tests) => {
+                for (number, (test, status)) in tests.iter().enumerate() {
+                    let (comma, status) = (if number == 0 { ": " } else { "; " }, status.map(TestStatus::as_str));
+                    write!(formatter, "{comma}{test} {}", status.unwrap_or("did not run"))?;
+                }
+                Ok(())
+            }
+            Self::CommandFailed { returncode } => write!(formatter, ": exit status {returncode}"),
+            Self::ChangeTooLarge { limit_bytes } => write!(formatter, ": more than {limit_bytes} bytes"),
+            Self::ChangeNotTaken => formatter.write_str(": the agent left its sandbox so that its work cannot be read"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// So many test names are kept in [`GradeReason::TestsNotPassed`].
 const NAMES_KEPT: usize = 8;
 
@@ -140,6 +177,24 @@ pub fn grade(statuses: &StatusMap, fail_to_pass: &[String], pass_to_pass: &[Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_names_what_did_not_pass() {
+        let failed = ("a::x".to_owned(), Some(TestStatus::Failed));
+        let cases = [
+            (GradeReason::Passed, "passed"),
+            (
+                GradeReason::TestsNotPassed(vec![failed, ("b".into(), None)]),
+                "tests_not_passed: a::x FAILED; b did not run",
+            ),
+            (GradeReason::CommandFailed { returncode: 3 }, "command_failed: exit status 3"),
+            (GradeReason::ChangeTooLarge { limit_bytes: 7 }, "change_too_large: more than 7 bytes"),
+            (GradeReason::RepositoryDestroyed, "repository_destroyed"),
+        ];
+        for (reason, text) in cases {
+            assert_eq!(reason.to_string(), text);
+        }
+    }
 
     #[test]
     fn only_exactly_passed_earns_the_reward() {

@@ -35,11 +35,12 @@ pub struct SweSmithTask {
     pub pass_to_pass: Vec<String>,
     /// When the test command is killed.
     pub test_timeout: Duration,
+    /// When taking the change, or laying it over the tests, is given up.
+    pub moving_timeout: Duration,
     /// The largest change of an agent, in bytes of its difference.
     pub change_limit_bytes: u64,
 }
 
-const PREPARATION_TIMEOUT: Duration = Duration::from_secs(180);
 const START_MARKER: &str = ">>>>> Start Test Output";
 const END_MARKER: &str = ">>>>> End Test Output";
 /// Last line of the preparation's output: how far it came.
@@ -96,7 +97,7 @@ impl SweSmithTask {
             Some(commits) => taking::difference(commits, self.change_limit_bytes),
             None => "exit 1".to_owned(),
         };
-        GradeCommand { purpose: TAKING, command, timeout: PREPARATION_TIMEOUT }
+        GradeCommand { purpose: TAKING, command, timeout: self.moving_timeout }
     }
 
     /// In an untouched box: check out the tests, with the change in [`CHANGE_PATH`] over them where there is one.
@@ -105,7 +106,7 @@ impl SweSmithTask {
             Some(commits) => self.preparation_script(commits, has_change),
             None => "exit 1".to_owned(),
         };
-        GradeCommand { purpose: PREPARATION, command, timeout: PREPARATION_TIMEOUT }
+        GradeCommand { purpose: PREPARATION, command, timeout: self.moving_timeout }
     }
 
     /// The change is laid over the instance's commit, which is what it was taken from; what it does to hidden files and to
@@ -155,7 +156,7 @@ impl SweSmithTask {
             return Err(broke(detail));
         }
         if outcome.timed_out {
-            return Err(broke(format!("it took longer than {} s", PREPARATION_TIMEOUT.as_secs())));
+            return Err(broke(format!("it took longer than {} s", self.moving_timeout.as_secs())));
         }
         let last_line = outcome.output.trim_end().rsplit('\n').next().unwrap_or_default();
         match last_line.strip_prefix(PREPARED).map(str::trim) {

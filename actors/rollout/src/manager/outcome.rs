@@ -76,4 +76,3 @@ pub(super) fn group_outcome(rollouts: &[FinishedRollout], min_trainable: u32, is
         example.unwrap_or_default()
     ))
 }
-

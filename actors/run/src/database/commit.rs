@@ -4,7 +4,7 @@ use greenroom_messages::rollout::{FinishedGroup, FinishedRollout, GroupOutcome, 
 use greenroom_messages::{BatchId, GroupId, RolloutId, Step, WeightVersion};
 use rusqlite::{Transaction, params};
 
-use super::{Database, snake};
+use super::Database;
 use crate::RunError;
 
 /// A step to be committed.
@@ -182,12 +182,6 @@ fn write_rollout(
     epoch: u64,
     now_ms: u64,
 ) -> rusqlite::Result<usize> {
-    let detail = match &finished.outcome {
-        greenroom_messages::rollout::RolloutOutcome::InfraFailed(failure) => {
-            format!("{}: {}", snake(&failure.kind), failure.message)
-        }
-        _ => finished.exit_status.clone(),
-    };
     let tokens: usize = finished.samples.iter().map(|sample| sample.tokens.len()).sum();
     let trained: usize =
         finished.samples.iter().flat_map(|sample| &sample.loss_mask).filter(|mask| **mask != 0).count();
@@ -210,7 +204,7 @@ fn write_rollout(
             now_ms,
             finished.outcome.name(),
             finished.reward,
-            detail,
+            finished.detail(),
             finished.turns,
             tokens,
             trained,
