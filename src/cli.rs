@@ -276,6 +276,10 @@ pub(crate) struct CheckDataset {
     /// there is one, else the folder `images` beside the file.
     #[arg(short, long)]
     pub(crate) config: Vec<PathBuf>,
+    /// One value, such as sandbox.local.limits.memory_bytes=4294967296; may be given several times, and wins over files and
+    /// environment.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
 }
 
 #[derive(Args)]

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context;
 use greenroom::config::{self, Config, Layers};
@@ -18,7 +17,7 @@ use greenroom::rollout::grading::{
     CommandOutcome, GradeCommand, GradeError, GradeStep, Grader, GradingTask, InstanceCommits, Taken, Work,
 };
 use greenroom::rollout::{Dataset, GradingLimits, Task};
-use greenroom::sandbox::{ImageSpec, Labels, LocalProvider, Provider, SandboxBox};
+use greenroom::sandbox::{ImageSpec, Isolation, Labels, LocalProvider, Provider, SandboxBox, SandboxError};
 use serde_json::Value;
 
 use crate::cli::CheckDataset;
@@ -57,10 +56,7 @@ pub(super) fn run(arguments: &CheckDataset) -> anyhow::Result<ExitCode> {
         provider: LocalProvider::new(config.sandbox.local.clone(), &scratch)?,
         images: greenroom::up::images_of(&config, &dataset)?,
         setup_timeout_ms: config.rollout.setup_timeout_ms,
-        limits: GradingLimits {
-            timeout: Duration::from_millis(config.rollout.eval_timeout_ms),
-            change_bytes: config.rollout.max_change_bytes,
-        },
+        limits: config.rollout.grading_limits(),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let checked = runtime.block_on(check_all(Arc::new(setting), &dataset, patches));
@@ -99,12 +95,16 @@ fn settings(arguments: &CheckDataset) -> anyhow::Result<Config> {
         files.push(beside);
     }
     let has_files = !files.is_empty();
-    let layers = Layers { files, environment: std::env::vars().collect(), settings: Vec::new() };
+    let layers = Layers { files, environment: std::env::vars().collect(), settings: arguments.set.clone() };
     let mut config = config::load(&layers)?.config;
     if !has_files {
         config.data.images_dir = Some(folder.join("images"));
     }
-    let problems: Vec<String> = config.sandbox.problems();
+    let mut problems: Vec<String> = config.sandbox.problems();
+    if config.sandbox.local.isolation == Isolation::None {
+        let why = "boxes without walls see each other's files, and tasks are checked in untouched ones";
+        problems.push(format!("sandbox.local.isolation is \"none\": {why}; check them where boxes have walls"));
+    }
     if !problems.is_empty() {
         return Err(config::ConfigError { problems }.into());
     }
@@ -120,6 +120,7 @@ fn patches(file: &Path) -> anyhow::Result<Vec<Option<String>>> {
         let places = [metadata.get("bug_patch"), metadata.get("swesmith_inst").and_then(|row| row.get("patch"))];
         places.into_iter().flatten().find_map(Value::as_str).map(str::to_owned)
     };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     Ok(text.lines().filter(|line| !line.trim().is_empty()).map(patch).collect())
 }
 
@@ -137,7 +138,8 @@ async fn check_all(
         let (setting, gate, bar) = (setting.clone(), gate.clone(), bar.clone());
         checks.push(spawn_named("check-task", async move {
             let _turn = gate.acquire_owned().await?;
-            let finding = check(&setting, &task, patch.as_deref()).await?;
+            let finding = check(&setting, &task, patch.as_deref()).await;
+            let finding = finding.with_context(|| format!("task {}", task.id))?;
             bar.set_message(task.id.to_string());
             bar.inc(1);
             anyhow::Ok((task.id.to_string(), finding))
@@ -211,7 +213,10 @@ impl<'a> TaskBox<'a> {
 
     /// The task in this box, or why it cannot be set up.
     async fn set_up(&self, task: &Task) -> anyhow::Result<Result<GradingTask, String>> {
-        self.put_files(&task.files).await?;
+        match self.put_files(&task.files).await {
+            Err(refused @ SandboxError::Refused { .. }) => return Ok(Err(format!("metadata.files: {refused}"))),
+            written => written?,
+        }
         if let Some(command) = &task.setup_cmd {
             let outcome = self.exec(command, Shell::Bash, self.setting.setup_timeout_ms).await?;
             if outcome.returncode != 0 {
@@ -291,17 +296,17 @@ impl<'a> TaskBox<'a> {
         Ok(outcome(self.held.exec(request).await?))
     }
 
-    async fn put_files(&self, files: &BTreeMap<String, String>) -> anyhow::Result<()> {
+    async fn put_files(&self, files: &BTreeMap<String, String>) -> Result<(), SandboxError> {
         for (path, content) in files {
             self.put(path, content.as_bytes().to_vec()).await?;
         }
         Ok(())
     }
 
-    async fn put(&self, path: &str, content: Vec<u8>) -> anyhow::Result<()> {
+    async fn put(&self, path: &str, content: Vec<u8>) -> Result<(), SandboxError> {
         let path = PathBuf::from(&self.workdir).join(path).display().to_string();
         let file = SandboxFile { path, content, executable: false };
-        Ok(self.held.put_files(vec![file]).await?)
+        self.held.put_files(vec![file]).await
     }
 }
 

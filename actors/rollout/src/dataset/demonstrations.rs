@@ -24,7 +24,7 @@ pub fn load_demonstrations(
         .map_err(|error| RolloutError::DatasetUnreadable { path: path.to_owned(), reason: error.to_string() })?;
     let mut samples = Vec::new();
     let mut problems = Vec::new();
-    for (line, row) in (1..).zip(text.lines()).filter(|(_, row)| !row.trim().is_empty()) {
+    for (line, row) in (1..).zip(super::without_mark(&text).lines()).filter(|(_, row)| !row.trim().is_empty()) {
         let history = History::new(tokenizer.clone(), template.clone(), variables.clone(), false);
         match read(row, history, tokenizer) {
             Ok(mut of_row) => samples.append(&mut of_row),

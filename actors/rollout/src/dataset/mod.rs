@@ -25,6 +25,11 @@ pub use task::{GradingLimits, Task, TaskGrading};
 /// At most so many problems are shown; the rest is counted.
 const PROBLEMS_SHOWN: usize = 20;
 
+/// The text without the mark of byte order that some programs put before it.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// The tasks of one data set, in the order of the file.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -41,6 +46,7 @@ impl Dataset {
 
     /// Reads the text of a JSONL file; `name` stands for the file in messages.
     pub fn parse(text: &str, name: &str) -> Result<Self, RolloutError> {
+        let text = without_mark(text);
         let mut tasks: Vec<Arc<Task>> = Vec::new();
         let mut first_lines = BTreeMap::new();
         let mut problems = Vec::new();

@@ -23,6 +23,7 @@ pub(super) fn read(line_text: &str, line: u64) -> Result<Task, Vec<String>> {
     if !matches!(reader.metadata, Value::Object(_) | Value::Null) {
         reader.problem("metadata is not an object: put the task's fields there");
     }
+    reader.misspelt(&row);
     let id = reader.text("instance_id").or_else(|| label(&row)).unwrap_or_else(|| format!("line-{line}"));
     let prompt = reader.text("task").or_else(|| coerce_prompt(row.get("text").or_else(|| row.get("prompt"))?));
     if prompt.is_none() {
@@ -67,6 +68,33 @@ fn coerce_prompt(prompt: &Value) -> Option<String> {
     text.filter(|text| !text.trim().is_empty()).map(str::to_owned)
 }
 
+const ROW_KEYS: &[&str] = &["text", "prompt", "label", "metadata"];
+const METADATA_KEYS: &[&str] = &[
+    "instance_id",
+    "task",
+    "repo",
+    "image",
+    "pool",
+    "workdir",
+    "files",
+    "setup_cmd",
+    "eval_kind",
+    "eval_cmd",
+    "eval_files",
+    "FAIL_TO_PASS",
+    "PASS_TO_PASS",
+    "test_cmd",
+    "log_parser",
+    "swesmith_inst",
+    "bug_patch",
+];
+
+/// Whether one name is the other but for a slip of the fingers, or for capitals.
+fn is_near(given: &str, known: &str) -> bool {
+    let slips = if known.len() < 6 { 1 } else { 2 };
+    strsim::osa_distance(&given.to_lowercase(), &known.to_lowercase()) <= slips
+}
+
 struct Reader {
     metadata: Value,
     problems: Vec<String>,
@@ -82,12 +110,31 @@ impl Reader {
         match self.metadata.get(key) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) if text.trim().is_empty() => None,
+            Some(Value::String(text)) if text.contains('\0') => {
+                self.problem(format!("metadata.{key} has a NUL character, which no command and no path can have"));
+                None
+            }
             Some(Value::String(text)) => Some(text.clone()),
             Some(_) => {
                 self.problem(format!("metadata.{key} is not text: put it in quotes"));
                 None
             }
         }
+    }
+
+    /// Keys that are nearly those of the schema, where the right one is missing. Others are somebody's own.
+    fn misspelt(&mut self, row: &Value) {
+        let mut found = Vec::new();
+        for (place, table, known) in [("", row, ROW_KEYS), ("metadata.", &self.metadata, METADATA_KEYS)] {
+            let given = table.as_object().into_iter().flat_map(|table| table.keys());
+            for key in given.filter(|key| !known.contains(&key.as_str())) {
+                let near = known.iter().find(|known| table.get(**known).is_none() && is_near(key, known));
+                found.extend(
+                    near.map(|near| format!("has {place}{key}: did you mean {near}? Name it so, or otherwise")),
+                );
+            }
+        }
+        self.problems.extend(found);
     }
 
     fn instance_text(&self, key: &str) -> Option<String> {

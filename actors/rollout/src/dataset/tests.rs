@@ -55,6 +55,17 @@ fn every_problem_is_a_line_with_place_and_remedy() {
         ),
         (r#"{"text": "t", "metadata": {"eval_cmd": "x", "workdir": "w"}}"#, "write it from / on"),
         (r#"{"text": "t", "metadata": {"eval_cmd": 1}}"#, "metadata.eval_cmd is not text"),
+        ("{\"text\": \"t\", \"metadata\": {\"eval_cmd\": \"a\\u0000b\"}}", "metadata.eval_cmd has a NUL character"),
+        (
+            r#"{"text": "t", "metadata": {"eval_cmd": "x", "setup_cnd": "y"}}"#,
+            "has metadata.setup_cnd: did you mean setup_cmd?",
+        ),
+        (r#"{"text": "t", "metadata": {"eval_comd": "x"}}"#, "has metadata.eval_comd: did you mean eval_cmd?"),
+        (r#"{"text": "t", "metdata": {"eval_cmd": "x"}}"#, "has metdata: did you mean metadata?"),
+        (
+            r#"{"text": "t", "metadata": {"eval_kind": "swesmith", "fail_to_pass": ["x"]}}"#,
+            "did you mean FAIL_TO_PASS?",
+        ),
         ("\n", "d.jsonl: has no tasks"),
     ];
     for (row, words) in cases {
@@ -65,6 +76,14 @@ fn every_problem_is_a_line_with_place_and_remedy() {
     let twice = problems_of(&format!("{GOOD}\n{GOOD}"));
     assert_eq!(twice, ["d.jsonl:2: instance_id a is also on line 1: give every task its own"]);
     assert_eq!(problems_of(&"[]\n".repeat(30)).len(), PROBLEMS_SHOWN + 1);
+}
+
+#[test]
+fn a_mark_of_byte_order_and_fields_of_others_are_no_problem() {
+    let others =
+        r#"{"text": "t", "metadata": {"eval_cmd": "x", "difficulty": 3, "repository": "r", "files": {}, "file": "x"}}"#;
+    let dataset = Dataset::parse(&format!("\u{feff}{GOOD}\n{others}\n"), "d").unwrap();
+    assert_eq!(dataset.tasks().len(), 2);
 }
 
 #[test]
