@@ -376,6 +376,8 @@ impl Hub {
         self.apply(|membership, now| membership.joined(member, now));
         // what it offers may have been heard before it was in
         Owner::offers(self, line);
+        // its line may be another one though it was up all the time: who had held us for dead has ended the line between us
+        self.changed();
         if let Some(hub) = self.arc()
             && !address.is_empty()
         {

@@ -206,6 +206,33 @@ fn a_network_that_drops_packets_without_a_word_is_found_and_heals() {
     }
 }
 
+/// A node that stood still for a while, as seen by itself: the other has held it for dead and ended the line between them, and
+/// it never noticed a thing.
+#[test]
+fn who_was_held_for_dead_and_did_not_know_reaches_the_other_by_the_address_it_had() {
+    let (to_a, to_b) = (Proxy::new(), Proxy::new());
+    let start = |config: ClusterConfig, proxy: &Proxy| {
+        let bind = free_address();
+        proxy.leads_to(&bind);
+        Node::start(&ClusterConfig { bind, advertise: proxy.address.clone(), ..config })
+    };
+    let a = start(config("a1", &[]), &to_a);
+    let b = start(ClusterConfig { suspect_ms: 60_000, dead_ms: 120_000, ..config("b1", &[&to_a.address]) }, &to_b);
+    wait_for_all(&[&a, &b]);
+    assert_eq!(ended(&b.count("a1", 10, 10, 1_000), "answered"), 10);
+    let lets_through = |yes| [&to_a, &to_b].into_iter().for_each(|proxy| proxy.lets_through(yes, yes));
+    lets_through(false);
+    wait_until("a holds b for dead", LONG, || a.sees(&b, MemberState::Dead));
+    lets_through(true);
+    wait_until("a sees b again", LONG, || a.can_ask(&b));
+    assert!(b.sees(&a, MemberState::Alive), "b saw a all the time");
+    let numbers = std::cell::Cell::new(2_000);
+    wait_until("b reaches a", Duration::from_secs(10), || {
+        numbers.set(numbers.get() + 1);
+        ended(&b.call(asks("a1", "count", 1, 1, 0, 1_000, numbers.get())), "answered") == 1
+    });
+}
+
 #[test]
 fn a_connection_cut_among_ten_thousand_questions_loses_and_repeats_none() {
     let (to_a, to_b) = (Proxy::new(), Proxy::new());

@@ -89,3 +89,21 @@ async fn a_host_that_is_gone_costs_one_try_and_serves_again_once_it_joins() {
     join(&fleet, 0, &host(0, 1)).await;
     fleet.until(0, EngineState::Serving, 100).await;
 }
+
+/// The proxy's word of its last change is lost when the way to the fleet is broken for a moment.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_the_fleet_never_heard_of_is_found_when_the_host_joins_again() {
+    let fleet = Fleet::start(0, 4, EngineConfig::default()).await;
+    let engine = host(0, 1);
+    join(&fleet, 0, &engine).await;
+    fleet.until(0, EngineState::Serving, 100).await;
+    let mut updating = fleet.statuses().await.remove(0);
+    updating.state = EngineState::Updating;
+    fleet.pool.cast(EnginePoolMessage::Changed(updating)).unwrap();
+    fleet.until(0, EngineState::Updating, 100).await;
+    // it serves again, and nothing was heard of that
+    join(&fleet, 0, &engine).await;
+    fleet.until(0, EngineState::Serving, 100).await;
+    let turn = tokio::time::timeout(Duration::from_secs(1), fleet.generate(request(0, 0))).await;
+    assert!(turn.is_ok_and(|turn| turn.is_ok()), "the engine serves and gets no turn");
+}

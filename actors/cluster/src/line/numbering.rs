@@ -162,6 +162,11 @@ impl Numbering {
         self.kept.is_empty()
     }
 
+    /// Whether one frame is not confirmed, and that one is not on the way yet.
+    pub(crate) fn has_one_unsent_only(&self) -> bool {
+        self.kept.len() == 1 && self.sent == self.confirmed
+    }
+
     /// How many frames and bytes wait or are on the way.
     pub(crate) fn waiting(&self) -> (usize, usize) {
         (self.kept.len(), self.kept_bytes)

@@ -2,13 +2,13 @@
 //!
 //! Heartbeats do not queue behind what waits here; what is on the way before them is at most the window.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::PeerLine;
 use super::frame::{BatchWriter, Frame, SIGNAL};
+use super::{PeerLine, State};
 
 /// The most bytes of a batch that is not one frame alone.
 const BATCH_BYTES: usize = 256 << 10;
@@ -54,6 +54,25 @@ pub(crate) async fn run(line: Arc<PeerLine>, heartbeat: Duration) {
 }
 
 impl PeerLine {
+    /// A frame was appended: it goes at once where it is the only one that is not confirmed, which spares a lone question and
+    /// its answer a task each; else the pump sends it together with others.
+    pub(super) fn go(&self, mut state: MutexGuard<'_, State>) {
+        if !state.numbering.has_one_unsent_only() {
+            drop(state);
+            self.wake.notify_one();
+            return;
+        }
+        let Some((connection, way)) = state.way.clone() else { return };
+        let mut batch = BatchWriter::new(self.id, state.numbering.tell());
+        state.numbering.fill(&mut batch, BATCH_BYTES);
+        // under the lock: what is appended next must not overtake it
+        let is_handed_over = way(batch.finish());
+        drop(state);
+        if !is_handed_over {
+            self.disconnected(connection);
+        }
+    }
+
     /// Hands waiting frames to the connection.
     pub(super) fn pump(&self) {
         loop {

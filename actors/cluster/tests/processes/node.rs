@@ -182,6 +182,7 @@ struct Node {
     cluster: Cluster,
     events: Mutex<Vec<MemberEvent>>,
     stop_asking: Mutex<tokio::sync::watch::Sender<bool>>,
+    workers: Mutex<BTreeMap<String, Address<Work>>>,
 }
 
 /// Runs as a node until the end of the input.
@@ -221,6 +222,7 @@ async fn serve(config: ClusterConfig) {
         cluster,
         events: Mutex::default(),
         stop_asking: Mutex::new(tokio::sync::watch::Sender::new(false)),
+        workers: Mutex::default(),
     });
     let (listener, mut events) = (node.clone(), node.cluster.events());
     spawn_named("events", async move {
@@ -250,11 +252,14 @@ fn say(answer: &Value) {
 }
 
 impl Node {
+    /// The worker of a node, by an address that is asked for once and then kept, as actors keep theirs.
     fn worker(&self, node: &str) -> Address<Work> {
-        match node {
+        let made = |node: &String| match &**node {
             "*" => self.cluster.anywhere("worker"),
             node => self.cluster.service(node, "worker"),
-        }
+        };
+        let mut workers = self.workers.lock().unwrap();
+        workers.entry(node.to_owned()).or_insert_with_key(made).clone()
     }
 
     async fn obey(&self, command: Command) -> Value {

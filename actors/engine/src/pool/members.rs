@@ -31,8 +31,13 @@ pub(super) struct Member {
 pub(super) enum MemberKind {
     /// The fleet itself: the proxy is running or to be started again.
     Own(Box<OwnProxy>),
-    /// A host elsewhere, heard of last at this time of the clock; `None` when it turned out to be gone since.
-    Joined { heard_ms: Option<u64> },
+    /// A host elsewhere.
+    Joined {
+        /// When it was heard of last, by the clock; `None` when it turned out to be gone since.
+        heard_ms: Option<u64>,
+        /// How many changes of state its proxy has told.
+        changes: u64,
+    },
 }
 
 /// A proxy that the fleet supervises.
@@ -104,11 +109,11 @@ impl Members {
 
     /// Takes an engine in whose host supervises its proxy. `true` when it, or its host's present proxy, is new here.
     pub fn join(&mut self, spec: EngineSpec, address: Address<EngineProxyMessage>, now_ms: u64) -> bool {
-        let heard = self.by_engine.get(&spec.engine).and_then(|member| match member.kind {
-            MemberKind::Joined { heard_ms } => heard_ms,
-            MemberKind::Own(_) => None,
-        });
-        let kind = MemberKind::Joined { heard_ms: Some(now_ms) };
+        let (heard, changes) = match self.by_engine.get(&spec.engine).map(|member| &member.kind) {
+            Some(MemberKind::Joined { heard_ms, changes }) => (*heard_ms, *changes),
+            Some(MemberKind::Own(_)) | None => (None, 0),
+        };
+        let kind = MemberKind::Joined { heard_ms: Some(now_ms), changes };
         // one address for as long as the engine is known: an update under way follows a host that comes back
         let known = self.by_engine.get(&spec.engine).map(|member| member.address.clone());
         let lasting = known.unwrap_or_else(|| Address::unbound(address.name()));
@@ -120,11 +125,27 @@ impl Members {
     /// The host of this engine is gone: its next word counts as its first. `false` where the fleet supervises the proxy.
     pub fn forget_join(&mut self, engine: &EngineId) -> bool {
         match self.by_engine.get_mut(engine).map(|member| &mut member.kind) {
-            Some(MemberKind::Joined { heard_ms }) => {
+            Some(MemberKind::Joined { heard_ms, .. }) => {
                 *heard_ms = None;
                 true
             }
             _ => false,
+        }
+    }
+
+    /// A joined engine's proxy told a change of its state.
+    pub fn note_change(&mut self, engine: &EngineId) {
+        if let Some(MemberKind::Joined { changes, .. }) = self.by_engine.get_mut(engine).map(|member| &mut member.kind)
+        {
+            *changes += 1;
+        }
+    }
+
+    /// How many changes a joined engine's proxy has told; `None` for others.
+    pub fn changes(&self, engine: &EngineId) -> Option<u64> {
+        match self.by_engine.get(engine)?.kind {
+            MemberKind::Joined { changes, .. } => Some(changes),
+            MemberKind::Own(_) => None,
         }
     }
 
@@ -136,7 +157,7 @@ impl Members {
     /// The engines whose hosts have been silent for too long.
     pub fn silent(&self, now_ms: u64) -> Vec<EngineId> {
         let is_silent = |member: &Member| match member.kind {
-            MemberKind::Joined { heard_ms } => {
+            MemberKind::Joined { heard_ms, .. } => {
                 heard_ms.is_some_and(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
             }
             MemberKind::Own(_) => false,
