@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use greenroom_core::{Address, Deadline, Reply, Seam, ask, spawn_named};
 use greenroom_messages::engine::{
-    EngineFailure, EngineFailureKind, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineState, EngineUpdate,
-    GenerateRequest, UpdateWeights,
+    EngineFailure, EngineFailureKind, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineState, EngineStatus,
+    EngineUpdate, GenerateRequest, UpdateWeights,
 };
 use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::{EngineId, RolloutId, RunId};
@@ -69,6 +69,8 @@ pub enum EnginePoolInput {
     Restart(EngineId),
     /// An engine that was to leave is drained, or has had its time.
     Drained(EngineId, Reply<Result<(), EngineFailure>>),
+    /// How a joined engine stands that had told so many changes of its state when it was asked.
+    Found(EngineStatus, u64),
     /// A host may have been silent for too long.
     LookForSilence,
     /// The timer for this moment is due.
@@ -300,17 +302,18 @@ impl EnginePoolState {
             return failure(EngineFailureKind::Refused, format!("{} is there, and not from a host", spec.engine));
         }
         let status = first_status(&spec, EngineState::Connecting, None);
-        let joined = proxy.clone();
+        let (joined, engine) = (proxy.clone(), spec.engine.clone());
         if self.members.join(spec, proxy, self.now_ms()) {
             self.router.set_status(status);
-            let fleet = myself.clone();
-            spawn_named("engine-joined", async move {
-                // the proxy tells every change; where it stands already is asked for once
-                if let Ok(status) = ask(&joined, Deadline::after_ms(STOP_MS), EngineProxyMessage::Status).await {
-                    let _ = fleet.send_message(EnginePoolInput::Asked(EnginePoolMessage::Changed(status)));
-                }
-            });
         }
+        // the proxy tells every change, but one that is told while the way to here is broken is lost
+        let changes = self.members.changes(&engine).unwrap_or(0);
+        let fleet = myself.clone();
+        spawn_named("engine-joined", async move {
+            if let Ok(status) = ask(&joined, Deadline::after_ms(STOP_MS), EngineProxyMessage::Status).await {
+                let _ = fleet.send_message(EnginePoolInput::Found(status, changes));
+            }
+        });
         let look_again = Duration::from_millis(JOIN_LEASE_MS + 1);
         myself.send_after(look_again, || EnginePoolInput::LookForSilence);
         Ok(self.wanted.clone())
@@ -424,6 +427,7 @@ impl EnginePoolState {
             EnginePoolMessage::Shutdown(reply) => self.on_shutdown(reply, myself),
             EnginePoolMessage::Changed(status) => {
                 if self.members.by_engine.contains_key(&status.engine) {
+                    self.members.note_change(&status.engine);
                     self.router.set_status(status);
                 }
             }
@@ -489,6 +493,11 @@ impl Actor for EnginePool {
                     state.on_failed(&engine, &error.to_string(), &myself);
                 }
             }
+            // what the proxy has told since is newer
+            EnginePoolInput::Found(status, changes) if state.members.changes(&status.engine) == Some(changes) => {
+                state.router.set_status(status);
+            }
+            EnginePoolInput::Found(..) => {}
             EnginePoolInput::LookForSilence => state.look_for_silence(),
             EnginePoolInput::Drained(engine, reply) => state.on_drained(engine, reply).await,
             EnginePoolInput::Tick(due_ms) if state.wake_at_ms == Some(due_ms) => state.wake_at_ms = None,
