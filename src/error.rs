@@ -65,6 +65,14 @@ pub enum StartError {
         /// One line for each.
         differences: Vec<String>,
     },
+    /// A task needs sandboxes with walls (GR0915).
+    #[error("sandbox.local.isolation is \"none\", and the task {task} {why}: it needs sandboxes with walls")]
+    Walls {
+        /// The first such task.
+        task: String,
+        /// What of it needs them.
+        why: &'static str,
+    },
     /// A text names no device (GR0911).
     #[error("{setting} is {text:?}: write {}", crate::config::DEVICES)]
     Device {
@@ -123,6 +131,7 @@ impl StartError {
             Self::Layout { .. } => "GR0912",
             Self::NodeGaveUp { .. } => "GR0913",
             Self::NotOfNodes { .. } => "GR0914",
+            Self::Walls { .. } => "GR0915",
             Self::NoRun { .. } => "GR0203",
         }
     }

@@ -51,7 +51,7 @@ pub const ERRORS: &[ErrorPage] = &[
     },
     ErrorPage {
         code: "GR0910",
-        cause: "--resume was given with other tasks, another model or tokenizer than the run was begun with, or their files have changed",
+        cause: "--resume was given with other tasks, demonstrations, images, another agent, model or tokenizer than the run was begun with, or their files have changed",
         remedy: "resume with the inputs that the message names as saved (--resume alone takes them), or begin a new run with another --name",
     },
     ErrorPage {
@@ -73,6 +73,12 @@ pub const ERRORS: &[ErrorPage] = &[
         code: "GR0914",
         cause: "a run cannot go on over these nodes: it was begun in one process or with other nodes, or another process runs its nodes",
         remedy: "--resume alone takes what the run was begun with",
+    },
+    ErrorPage {
+        code: "GR0915",
+        cause: "sandbox.local.isolation is \"none\", and a task names a directory, or is graded in a sandbox that the agent cannot reach",
+        remedy: "use isolation = \"namespaces\"; without walls only tasks with an eval_cmd and no workdir can be graded, in the \
+                 agent's own sandbox (rollout.grade_in = \"same-box\")",
     },
 ];
 

@@ -55,8 +55,9 @@ impl<'a> MakeWriter<'a> for LogFile {
 pub(crate) fn start(verbose: u8) -> LogFile {
     let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
     let quiet = if verbose < 2 { CARRIER } else { "" };
-    let for_people =
-        EnvFilter::try_from_env("GREENROOM_LOG").unwrap_or_else(|_| EnvFilter::new(format!("{level}{quiet}")));
+    let told = greenroom::core::TOLD;
+    let for_people = EnvFilter::try_from_env("GREENROOM_LOG")
+        .unwrap_or_else(|_| EnvFilter::new(format!("{level}{quiet},{told}=off")));
     let log_file = LogFile::default();
     let to_stderr = fmt::layer()
         .with_writer(io::stderr)

@@ -14,9 +14,9 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
-use support::{Run, finish, greenroom, succeed, text};
+use support::refusal::{assert_refused, change_model, change_task, copy_policy, endless};
+use support::{Run, greenroom, succeed, text};
 
 /// A wrong input, made in a folder of its own from sound data; and what must be said about it.
 struct Case {
@@ -30,29 +30,9 @@ struct Case {
 
 fn nothing(_: &Path, _: &Path) {}
 
-fn copy_policy(folder: &Path, data: &Path) {
-    fs::create_dir(folder.join("policy")).unwrap();
-    for entry in fs::read_dir(data.join("policy")).unwrap().flatten() {
-        fs::copy(entry.path(), folder.join("policy").join(entry.file_name())).unwrap();
-    }
-}
-
 fn without(name: &str, folder: &Path, data: &Path) {
     copy_policy(folder, data);
     fs::remove_file(folder.join("policy").join(name)).unwrap();
-}
-
-/// The first task, changed.
-fn change_task(folder: &Path, data: &Path, change: fn(&mut serde_json::Value)) {
-    let rows = fs::read_to_string(data.join("rl.jsonl")).unwrap();
-    let mut row: serde_json::Value = serde_json::from_str(rows.lines().next().unwrap()).unwrap();
-    change(&mut row);
-    fs::write(folder.join("rl.jsonl"), format!("{row}\n")).unwrap();
-}
-
-/// A link to a device that never ends, under a name that should be a file's.
-fn endless(folder: &Path, name: &str) {
-    std::os::unix::fs::symlink("/dev/zero", folder.join(name)).unwrap();
 }
 
 const CASES: &[Case] = &[
@@ -223,6 +203,53 @@ const CASES: &[Case] = &[
         words: &["GR0907", "data.images_dir {folder}/nowhere", "one directory for each image"],
     },
     Case {
+        name: "an image that fits into no sandbox",
+        settings: &[
+            "data.train={folder}/rl.jsonl",
+            "data.images_dir={folder}/images",
+            "sandbox.local.limits.disk_bytes=16777216",
+        ],
+        make: |folder, data| {
+            change_task(folder, data, |row| {
+                row["metadata"]["image"] = "large".into();
+                row["metadata"]["instance_id"] = "lost".into();
+            });
+            fs::create_dir_all(folder.join("images/large/deep")).unwrap();
+            fs::write(folder.join("images/large/deep/file"), vec![1; 32 << 20]).unwrap();
+        },
+        words: &["GR0502", "task lost", "image large", "{folder}/images/large", "deep/file", "larger than disk_bytes"],
+    },
+    Case {
+        name: "an image at no place of a sandbox",
+        settings: &["data.images.graph.workdir=testbed"],
+        make: nothing,
+        words: &["GR0502", "the image of task coin-0", "image graph", "workdir testbed must be an absolute path"],
+    },
+    Case {
+        name: "boxes without walls and untouched ones to grade in",
+        settings: &["sandbox.local.isolation=none"],
+        make: nothing,
+        words: &["GR0901", "sandbox.local.isolation is \"none\"", "rollout.grade_in = \"same-box\""],
+    },
+    Case {
+        name: "a task that needs walls",
+        settings: &["data.train={folder}/rl.jsonl", "sandbox.local.isolation=none", "rollout.grade_in=same-box"],
+        make: |folder, data| change_task(folder, data, |_| {}),
+        words: &["GR0915", "swesmith", "needs sandboxes with walls"],
+    },
+    Case {
+        name: "a model of other sizes than its weights",
+        settings: &["model.dir={folder}/policy"],
+        make: |folder, data| change_model(folder, data, "num_hidden_layers"),
+        words: &["GR0602", "{folder}/policy/config.json", "`num_hidden_layers` is 2000000000", "layers"],
+    },
+    Case {
+        name: "a model to be made that is larger than the machine",
+        settings: &["model.dir={folder}/policy", "model.init_weights=true"],
+        make: |folder, data| change_model(folder, data, "hidden_size"),
+        words: &["GR0908", "{folder}/policy/config.json", "this machine has"],
+    },
+    Case {
         name: "missing demonstrations",
         settings: &["data.demonstrations={folder}/nowhere.jsonl"],
         make: nothing,
@@ -317,37 +344,6 @@ fn place_of(case: &Case, folder: &Path) -> PathBuf {
     if case.name == "a run directory below a file" { folder.join("runs") } else { folder.join("own") }
 }
 
-fn has_code(line: &str) -> bool {
-    line.match_indices("GR").any(|(at, _)| {
-        let code = line.get(at..at + 6).unwrap_or_default();
-        greenroom::explain::page(code).is_some()
-    })
-}
-
-/// Runs a command that must fail, and checks how it does so. The error is one line, or one and a line for each problem.
-fn assert_refused(name: &str, command: &mut Command, words: &[String]) -> String {
-    let begun = Instant::now();
-    let output = finish(command);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{name}: {}\n{said}", output.status);
-    assert!(begun.elapsed().as_secs() < 90, "{name} took {:?}", begun.elapsed());
-    assert_eq!(text(&output.stdout), "", "{name}");
-    let from_error = said.lines().skip_while(|line| !line.starts_with("error: ")).collect::<Vec<_>>();
-    let is_clear = from_error.first().is_some_and(|line| line.len() > "error: ".len())
-        && from_error.iter().skip(1).all(|line| line.starts_with("  "));
-    assert!(is_clear, "{name} must say one thing, and nothing after it:\n{said}");
-    assert!(has_code(from_error[0]), "{name} has no code to be explained:\n{said}");
-    for word in words {
-        assert!(from_error.iter().any(|line| line.contains(word.as_str())), "{name}: {word:?} is missing in\n{said}");
-    }
-    for noise in
-        ["hush", "figment", "invalid type", "panicked", "backtrace", "Actor panicked", "thread '", "Some(", "Error {"]
-    {
-        assert!(!said.contains(noise), "{name}: {noise:?} is noise in\n{said}");
-    }
-    said
-}
-
 #[test]
 fn wrong_input_is_refused_in_one_clear_line_and_leaves_nothing() {
     let data = support::data();
@@ -410,6 +406,10 @@ fn other_commands_refuse_in_the_same_way() {
         (&["dataset", "check", "/nowhere.jsonl"], &["GR0907", "/nowhere.jsonl"]),
         (&["config", "show", "--config", "/dev/zero"], &["GR0901", "/dev/zero", "a device"]),
         (&["config", "show", "--set", "run.stepz=1"], &["GR0901", "did you mean run.steps?"]),
+        (
+            &["dataset", "check", "{data}/rl.jsonl", "--set", "sandbox.pool.warm_bxes=1"],
+            &["GR0901", "sandbox.pool.warm_boxes"],
+        ),
         (&["check", "/nowhere/mine"], &["GR0203", "/nowhere/mine"]),
         (&["up", "--name", "../x"], &["GR0906", "../x"]),
         (

@@ -50,7 +50,9 @@ fn layers(named: &cli::Layers) -> Layers {
 
 fn show(named: &cli::Layers, origin: bool) -> anyhow::Result<ExitCode> {
     let loaded = config::load(&layers(named))?;
-    print(&if origin { loaded.with_origins() } else { loaded.to_toml() })
+    let shown = print(&if origin { loaded.with_origins() } else { loaded.to_toml() })?;
+    let problems = loaded.problems();
+    if problems.is_empty() { Ok(shown) } else { Err(config::ConfigError { problems }.into()) }
 }
 
 fn explain(code: Option<&str>) -> anyhow::Result<ExitCode> {

@@ -1,17 +1,17 @@
 //! `greenroom up`: a whole run on this machine.
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Context;
 use greenroom::config;
 #[cfg(feature = "cluster")]
 use greenroom::local_cluster::{self, Layout, LocalCluster};
-use greenroom::messages::run::ConductorMessage;
+use greenroom::messages::run::{ConductorMessage, StopMode};
 use greenroom::run::RunEnd;
-#[cfg(feature = "cluster")]
-use greenroom::up::Talk;
 use greenroom::up::display::Display;
-use greenroom::up::{Run, RunPlace, completed};
+use greenroom::up::{Run, RunPlace, Talk, completed};
+use tokio::sync::mpsc;
 
 use crate::cli;
 use crate::telemetry::LogFile;
@@ -20,6 +20,13 @@ use crate::telemetry::LogFile;
 pub(super) const STOPPED: u8 = 3;
 
 pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<ExitCode> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
+    // before anything that takes time: a wish to end is heard from the first moment on
+    let wishes = {
+        let _guard = runtime.enter();
+        Wishes::hear()?
+    };
     let mut layers = super::layers(&arguments.layers);
     #[cfg(feature = "cluster")]
     let nodes = arguments.nodes;
@@ -31,8 +38,6 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
     }
     let config = config::load_for_run(&layers)?.config;
     let lies = std::path::absolute(place.path())?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
     if place.resume {
         // the database needs a clock, and a clock needs a runtime
         let _guard = runtime.enter();
@@ -44,16 +49,68 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
     let go_on = format!("greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
     #[cfg(feature = "cluster")]
     if nodes.is_some() || place.resume && local_cluster::is_of_nodes(&place) {
-        let status = runtime.block_on(drive_nodes(config, &place, nodes.flatten(), log_file))?;
+        let status = runtime.block_on(drive_nodes(config, &place, nodes.flatten(), log_file, wishes))?;
         runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         if status == STOPPED {
             eprintln!("stopped; go on with --resume: {go_on}");
         }
         return Ok(ExitCode::from(status));
     }
-    let end = runtime.block_on(drive(config, place, log_file))?;
+    let has_begun = place.path().join("run.db");
+    let end = runtime.block_on(drive(config, place, log_file, wishes));
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-    ended(end, &lies, &go_on)
+    match end? {
+        Some(end) => ended(end, &lies, &go_on),
+        None if has_begun.exists() => {
+            eprintln!("stopped while it started; go on with --resume: {go_on}");
+            Ok(ExitCode::from(STOPPED))
+        }
+        None => {
+            eprintln!("stopped before the run had begun; give the same command again");
+            Ok(ExitCode::from(STOPPED))
+        }
+    }
+}
+
+/// Wishes to end the run, heard from the program's start on.
+struct Wishes {
+    wishes: mpsc::UnboundedReceiver<StopMode>,
+    talk: Arc<Mutex<Talk>>,
+}
+
+impl Wishes {
+    fn hear() -> anyhow::Result<Self> {
+        let plain: Talk = Arc::new(|line: &str| eprintln!("{line}"));
+        let talk = Arc::new(Mutex::new(plain));
+        let (sender, wishes) = mpsc::unbounded_channel();
+        let said = talk.clone();
+        let say: Talk = Arc::new(move |line: &str| {
+            let talk = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            talk(line);
+        });
+        // the task ends with the program
+        super::signals::pass_on(say, move |mode| {
+            // a run that has ended needs no word
+            let _ = sender.send(mode);
+        })?;
+        Ok(Self { wishes, talk })
+    }
+
+    /// From here on it is said so that it was heard.
+    fn say_by(&self, talk: Talk) {
+        *self.talk.lock().unwrap_or_else(PoisonError::into_inner) = talk;
+    }
+
+    /// Resolves with the first wish that cannot wait.
+    async fn to_stop_now(&mut self, heard: &mut Vec<StopMode>) {
+        while let Some(mode) = self.wishes.recv().await {
+            heard.push(mode);
+            if mode == StopMode::Now {
+                return;
+            }
+        }
+        std::future::pending().await
+    }
 }
 
 /// Tells a person of a run's end; it becomes the exit status.
@@ -71,24 +128,51 @@ pub(super) fn ended(end: RunEnd, lies: &std::path::Path, go_on: &str) -> anyhow:
             }
             ExitCode::from(STOPPED)
         }
-        RunEnd::Failed(reason) => anyhow::bail!("{reason}"),
+        RunEnd::Failed(reason) if go_on.is_empty() => anyhow::bail!("{reason}"),
+        RunEnd::Failed(reason) => {
+            anyhow::bail!(
+                "{reason}\nthe run lies in {}; when that is mended, go on with --resume: {go_on}",
+                lies.display()
+            )
+        }
     })
 }
 
-async fn drive(config: config::Config, place: RunPlace, log_file: &LogFile) -> anyhow::Result<RunEnd> {
+/// The run to its end; nothing where it was stopped while it started.
+async fn drive(
+    config: config::Config,
+    place: RunPlace,
+    log_file: &LogFile,
+    mut wishes: Wishes,
+) -> anyhow::Result<Option<RunEnd>> {
     let display = Display::new();
-    let run = Run::start(config, place, display.talk()).await?;
+    wishes.say_by(display.talk());
+    let mut heard = Vec::new();
+    let run = tokio::select! {
+        biased;
+        run = Run::start(config, place, display.talk()) => run?,
+        () = wishes.to_stop_now(&mut heard) => return Ok(None),
+    };
     log_file.open(&run.directory().path().join("logs").join("greenroom.log"))?;
     let following = display.follow(run.progress());
     let conductor = run.conductor();
-    let signals = super::signals::pass_on(display.talk(), move |mode| {
-        // a Conductor that is gone has told the end already
-        let _ = conductor.cast(ConductorMessage::Stop(mode));
-    })?;
+    let passing = greenroom::core::spawn_named("wishes", async move {
+        let mut wish = heard.pop();
+        loop {
+            if let Some(mode) = wish {
+                // a Conductor that is gone has told the end already
+                let _ = conductor.cast(ConductorMessage::Stop(mode));
+            }
+            wish = wishes.wishes.recv().await;
+            if wish.is_none() {
+                return;
+            }
+        }
+    });
     let end = run.wait().await;
-    signals.abort();
+    passing.abort();
     following.abort();
-    Ok(end)
+    Ok(Some(end))
 }
 
 /// Several processes of this same program; what they say is told by this one.
@@ -98,17 +182,11 @@ async fn drive_nodes(
     place: &RunPlace,
     layout: Option<Layout>,
     log_file: &LogFile,
+    wishes: Wishes,
 ) -> anyhow::Result<u8> {
-    let talk: Talk = std::sync::Arc::new(|line: &str| eprintln!("{line}"));
+    let talk: Talk = Arc::new(|line: &str| eprintln!("{line}"));
     let program = std::env::current_exe().context("this program's own file")?;
-    let cluster = LocalCluster::prepare(config, place, layout, program, talk.clone())?;
+    let cluster = LocalCluster::prepare(config, place, layout, program, talk)?;
     log_file.open(&cluster.dir().join("greenroom.log"))?;
-    let (sender, wishes) = tokio::sync::mpsc::unbounded_channel();
-    let signals = super::signals::pass_on(talk, move |mode| {
-        // nodes that have ended need no word
-        let _ = sender.send(mode);
-    })?;
-    let end = cluster.run(wishes).await;
-    signals.abort();
-    end
+    cluster.run(wishes.wishes).await
 }

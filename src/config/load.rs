@@ -69,6 +69,16 @@ pub fn load_for_run(layers: &Layers) -> Result<Loaded, ConfigError> {
     if findings.is_empty() { Ok(loaded) } else { Err(wrong(findings)) }
 }
 
+impl Loaded {
+    /// What a run would refuse of these values, one line each. What is only missing, as in a file that another one completes,
+    /// is not among it.
+    pub fn problems(&self) -> Vec<String> {
+        let missing = Config::default().problems();
+        let problems = self.config.problems().into_iter().filter(|problem| !missing.contains(problem));
+        problems.map(|problem| placed(&self.tree, problem)).collect()
+    }
+}
+
 fn read(layers: &Layers) -> Result<(Loaded, Vec<Finding>), ConfigError> {
     let defaults = serde_json::to_value(Config::default())
         .map_err(|error| ConfigError { problems: vec![format!("the defaults cannot be written down: {error}")] })?;

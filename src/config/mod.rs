@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use greenroom_engine::EngineConfig;
-use greenroom_rollout::RolloutConfig;
+use greenroom_rollout::{GradeIn, RolloutConfig};
 use greenroom_run::RunConfig;
-use greenroom_sandbox::SandboxConfig;
+use greenroom_sandbox::{Isolation, SandboxConfig};
 use greenroom_weights::WeightsConfig;
 use serde::{Deserialize, Serialize};
 
@@ -251,6 +251,20 @@ impl Config {
         #[cfg(feature = "torch")]
         problems.extend(self.trainer.problems().into_iter().map(trainer_problem));
         problems.extend(self.capacity_problems());
+        if self.run.steps == 0 && self.data.demonstrations.is_none() && !self.run.evaluation.before_and_after {
+            problems.push(
+                "run.steps is 0, and there is neither a warm start (data.demonstrations) nor a measurement \
+                 (run.evaluation.before_and_after): nothing would be done"
+                    .to_owned(),
+            );
+        }
+        if self.sandbox.local.isolation == Isolation::None && self.rollout.grade_in == GradeIn::FreshBox {
+            problems.push(
+                "sandbox.local.isolation is \"none\": boxes without walls share /tmp and see each other's files, so that there is \
+                 no untouched one to grade in: set rollout.grade_in = \"same-box\" too, or give the boxes walls"
+                    .to_owned(),
+            );
+        }
         let tree = serde_json::to_value(self).unwrap_or_default();
         problems::endless_waits(&tree, "", &mut problems);
         problems

@@ -42,7 +42,7 @@ impl Ledger {
         let text = toml::to_string_pretty(config)?;
         directory.replace("config.toml", text.as_bytes())?;
         if !dir.join(inputs::FILE).exists() {
-            directory.replace(inputs::FILE, inputs::Inputs::of(config)?.to_text().as_bytes())?;
+            directory.replace(inputs::FILE, inputs::Inputs::of_run(config)?.to_text().as_bytes())?;
         }
         let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
         let first_lease = first_lease(&database, seam.clock.now_ms())?;

@@ -47,7 +47,8 @@ pub(super) type Pools = Vec<Address<SandboxPoolMessage>>;
 /// What the role `sandbox` runs.
 pub(super) async fn sandbox(site: &Site) -> anyhow::Result<(Vec<ChildSpec>, Pools)> {
     let config = site.config();
-    let images = data::images(config, &data::datasets(config)?)?;
+    let datasets = data::datasets(config)?;
+    let images = data::images(config, &datasets)?;
     let provider = LocalProvider::new(config.sandbox.local.clone(), site.dir("sandboxes"))?;
     let swept = provider.sweep().await?;
     if !swept.removed.is_empty() {
@@ -55,6 +56,7 @@ pub(super) async fn sandbox(site: &Site) -> anyhow::Result<(Vec<ChildSpec>, Pool
     }
     provider.check().await.context("this machine cannot make sandboxes")?;
     let provider: Arc<dyn Provider> = Arc::new(provider);
+    data::check_images(&provider, &images, &datasets).await?;
     let numbers = LeaseNumbers::starting_at(site.first_lease);
     let (mut children, mut pools) = (Vec::new(), Vec::new());
     for image in &images {

@@ -10,7 +10,7 @@ use greenroom_messages::trainer::WarmStart;
 use greenroom_rollout::Dataset;
 use greenroom_rollout::agent::{AgentDefinition, AgentFile};
 use greenroom_rollout::dataset::load_demonstrations;
-use greenroom_sandbox::ImageSpec;
+use greenroom_sandbox::{ImageSpec, Isolation, LocalProvider, SandboxError};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 
 use crate::StartError;
@@ -111,6 +111,37 @@ fn spec(config: &Config, name: String, image: ImageConfig) -> anyhow::Result<Ima
     spec.workdir = image.workdir.unwrap_or(spec.workdir);
     spec.env = image.env;
     Ok(spec)
+}
+
+/// Boxes without walls have no directory of a given name, and none that the agent cannot reach: tasks that need either are
+/// refused.
+pub(crate) fn check_walls(config: &Config, datasets: &BTreeMap<Purpose, Arc<Dataset>>) -> Result<(), StartError> {
+    if config.sandbox.local.isolation == Isolation::Namespaces {
+        return Ok(());
+    }
+    for task in datasets.values().flat_map(|dataset| dataset.tasks()) {
+        let why = match (&task.workdir, task.needs_commits()) {
+            (_, true) => "is graded in an untouched sandbox (eval_kind swesmith)",
+            (Some(_), _) => "names a workdir",
+            (None, false) => continue,
+        };
+        return Err(StartError::Walls { task: task.id.to_string(), why });
+    }
+    Ok(())
+}
+
+/// Makes a sandbox of each image once: one that cannot be used is told before anything is rolled out, with a task that
+/// needs it.
+pub(crate) async fn check_images(
+    provider: &LocalProvider,
+    images: &[ImageSpec],
+    datasets: &BTreeMap<Purpose, Arc<Dataset>>,
+) -> anyhow::Result<()> {
+    let Err(error) = provider.check_images(images).await else { return Ok(()) };
+    let SandboxError::CreateFailed { image, .. } = &error else { return Err(error.into()) };
+    let mut tasks = datasets.values().flat_map(|dataset| dataset.tasks());
+    let needed_by = tasks.find(|task| task.image == *image).map(|task| format!("the image of task {}", task.id));
+    Err(anyhow::Error::from(error).context(needed_by.unwrap_or_default()))
 }
 
 /// The agent file, or the built-in one.

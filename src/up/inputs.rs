@@ -1,19 +1,21 @@
 //! What a run was begun with, by content: it goes on only with the same.
 //!
-//! A batch is a position in a file of tasks, and a checkpoint is the child of a model. With other tasks, another model or
-//! another tokenizer the history would go on as if nothing had happened, and mean nothing. Files may be moved: what counts
+//! A batch is a position in a file of tasks, and a checkpoint is the child of a model. With other tasks or images, another
+//! agent, model or tokenizer the history would go on as if nothing had happened, and mean nothing. Files may be moved: what counts
 //! is what is in them. `inputs.json` in the run's directory holds paths and fingerprints; a run that has none (begun by an
 //! older program) gets it when it is resumed.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use greenroom_sandbox::ImageSpec;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::model;
+use super::{data, model};
 use crate::StartError;
 use crate::config::Config;
 use crate::files::{self, Limit};
@@ -24,6 +26,13 @@ pub(crate) const FILE: &str = "inputs.json";
 /// Weights are compared by their headers and by so many samples of each file: they may be larger than can be read at a start.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 64 << 10;
+/// Of an image every name, size and mode counts, and so many bytes of content, in order of names: some are as large as a
+/// machine.
+const IMAGE_BYTES: u64 = 64 << 20;
+/// How images are named.
+const IMAGE: &str = "image ";
+/// The kinds of inputs that are kept: a run that was begun before there were the later ones is not asked for them.
+const KINDS: u32 = 2;
 
 /// One input: where it was, and what was in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,15 +45,54 @@ struct Input {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Inputs {
     seed: u64,
+    #[serde(default)]
+    kinds: u32,
     inputs: BTreeMap<String, Input>,
 }
 
 impl Inputs {
-    /// Those that a configuration names.
+    /// Those that a configuration names, with the images that its tasks need.
     ///
     /// # Errors
     /// [`StartError::File`] when one cannot be read.
-    pub(crate) fn of(config: &Config) -> Result<Self, StartError> {
+    pub(crate) fn of(config: &Config, images: &[ImageSpec]) -> Result<Self, StartError> {
+        let mut all = Self::of_every_node(config)?;
+        let mut put = |key: &str, path: PathBuf, fingerprint: String| {
+            all.inputs.insert(key.to_owned(), Input { path, fingerprint });
+        };
+        if let Some(demonstrations) = &config.data.demonstrations {
+            let demonstrations = config.path(demonstrations);
+            let fingerprint = data_fingerprint("data.demonstrations", &demonstrations)?;
+            put("data.demonstrations", demonstrations, fingerprint);
+        }
+        if let Some(agent) = &config.agent.file {
+            let agent = config.path(agent);
+            let fingerprint = data_fingerprint("agent.file", &agent)?;
+            put("agent.file", agent, fingerprint);
+        }
+        for image in images {
+            let Some(dir) = &image.source_dir else { continue };
+            let key = format!("{IMAGE}{}", image.name);
+            let print = image_fingerprint(dir).map_err(|error| StartError::file(&key, dir, error.to_string()))?;
+            put(&key, dir.clone(), print);
+        }
+        Ok(all)
+    }
+
+    /// The same, with the images where they are: a controller of several nodes need not have them.
+    ///
+    /// # Errors
+    /// [`StartError::File`] when one cannot be read, or what is wrong with the tasks.
+    pub(crate) fn of_run(config: &Config) -> anyhow::Result<Self> {
+        let images = data::images(config, &data::datasets(config)?).unwrap_or_default();
+        Ok(Self::of(config, &images)?)
+    }
+
+    /// What every node of a run must have: tasks and model.
+    ///
+    /// # Errors
+    /// [`StartError::File`] when one cannot be read.
+    pub(crate) fn of_every_node(config: &Config) -> Result<Self, StartError> {
         let mut inputs = BTreeMap::new();
         let mut put = |key: &str, path: PathBuf, fingerprint: String| {
             inputs.insert(key.to_owned(), Input { path, fingerprint });
@@ -60,7 +108,7 @@ impl Inputs {
         let dir = config.path(&config.model.dir);
         put("model.dir", dir.clone(), model_fingerprint(&dir, config.model.init_weights)?);
         put("model.dir (tokenizer)", dir.clone(), files_fingerprint(&dir, model::TOKENIZER_FILES)?);
-        Ok(Self { seed: config.seed, inputs })
+        Ok(Self { seed: config.seed, kinds: KINDS, inputs })
     }
 
     /// Whether the run in this directory was begun with these. False where only the seed is another one, which the run's
@@ -77,7 +125,13 @@ impl Inputs {
         let saved: Self = serde_json::from_str(&text)
             .map_err(|error| StartError::file("the run's", &path, format!("it is damaged: {error}")))?;
         let keys: std::collections::BTreeSet<&String> = saved.inputs.keys().chain(self.inputs.keys()).collect();
-        let pairs = keys.into_iter().map(|key| (key, saved.inputs.get(key), self.inputs.get(key)));
+        let has_images = saved.inputs.keys().any(|key| key.starts_with(IMAGE));
+        let is_known = |key: &&String| match key.starts_with(IMAGE) {
+            true => has_images,
+            false => saved.kinds >= KINDS || saved.inputs.contains_key(*key) || is_of_first_kind(key),
+        };
+        let keys = keys.into_iter().filter(is_known);
+        let pairs = keys.map(|key| (key, saved.inputs.get(key), self.inputs.get(key)));
         let differences: Vec<String> = pairs.filter_map(|(key, saved, given)| difference(key, saved, given)).collect();
         if differences.is_empty() { Ok(saved.seed == self.seed) } else { Err(StartError::OtherInputs { differences }) }
     }
@@ -86,6 +140,11 @@ impl Inputs {
     pub(crate) fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
+}
+
+/// Whether inputs of this name were kept from the beginning.
+fn is_of_first_kind(key: &str) -> bool {
+    key.starts_with("model.dir") || ["data.train", "data.held_out"].contains(&key)
 }
 
 fn difference(key: &str, saved: Option<&Input>, given: Option<&Input>) -> Option<String> {
@@ -128,6 +187,38 @@ fn files_fingerprint(dir: &Path, names: &[&str]) -> Result<String, StartError> {
         }
     }
     Ok(hex(hash))
+}
+
+/// What an image's directory holds; what cannot be read of it is found out when a sandbox is made of it.
+fn image_fingerprint(dir: &Path) -> std::io::Result<String> {
+    let (mut hash, mut left) = (Sha256::new(), IMAGE_BYTES);
+    add_tree(dir, Path::new(""), &mut hash, &mut left)?;
+    Ok(hex(hash))
+}
+
+fn add_tree(dir: &Path, below: &Path, hash: &mut Sha256, left: &mut u64) -> std::io::Result<()> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    names.sort();
+    for name in names {
+        let (path, below) = (dir.join(&name), below.join(&name));
+        let about = std::fs::symlink_metadata(&path)?;
+        hash.update(below.as_os_str().as_encoded_bytes());
+        hash.update([0]);
+        hash.update((about.permissions().mode() & 0o100).to_le_bytes());
+        if about.is_symlink() {
+            hash.update(std::fs::read_link(&path)?.as_os_str().as_encoded_bytes());
+        } else if about.is_dir() {
+            // one that may not be read is told of by whoever makes a sandbox of it
+            let _ = add_tree(&path, &below, hash, left);
+        } else if about.is_file() {
+            hash.update(about.len().to_le_bytes());
+            if let Ok(file) = File::open(&path) {
+                *left -= std::io::copy(&mut file.take(*left), hash)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The model's shape and, unless they are made anew, its weights.
@@ -180,10 +271,30 @@ mod tests {
         }
         fs::write(dir.path().join("tasks.jsonl"), "tasks").unwrap();
         fs::write(dir.path().join("more.jsonl"), "tasks").unwrap();
+        for name in ["toss.jsonl", "agent.yaml"] {
+            fs::write(dir.path().join(name), name).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("image/deep")).unwrap();
+        fs::write(dir.path().join("image/deep/file"), "content").unwrap();
         let mut config = Config::default();
         config.data.root = Some(dir.path().to_owned());
+        (config.data.demonstrations, config.agent.file) = (Some("toss.jsonl".into()), Some("agent.yaml".into()));
         (config.data.train, config.model.dir) = ("tasks.jsonl".into(), "model".into());
         (dir, config)
+    }
+
+    fn images(config: &Config) -> [ImageSpec; 1] {
+        [ImageSpec::new("calc", Some(config.path(Path::new("image"))))]
+    }
+
+    #[test]
+    fn a_run_of_an_older_program_is_not_asked_for_what_it_did_not_keep() {
+        let (dir, config) = world();
+        let mut saved = Inputs::of(&config, &[]).unwrap();
+        saved.kinds = 0;
+        saved.inputs.retain(|key, _| is_of_first_kind(key));
+        fs::write(dir.path().join(FILE), saved.to_text()).unwrap();
+        assert!(Inputs::of(&config, &images(&config)).unwrap().check(dir.path()).unwrap());
     }
 
     #[test]
@@ -191,7 +302,7 @@ mod tests {
         let change =
             |name: &'static str| move |root: &Path, _: &mut Config| fs::write(root.join(name), "other").unwrap();
         type Change = Box<dyn Fn(&Path, &mut Config)>;
-        let cases: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 12] = [
             (Box::new(|_, _| {}), ""),
             (Box::new(|_, config| config.data.train = "more.jsonl".into()), ""),
             (Box::new(change("tasks.jsonl")), "data.train: "),
@@ -199,6 +310,10 @@ mod tests {
                 Box::new(|_, config| config.data.held_out = Some("more.jsonl".into())),
                 "data.held_out: saved is none, given is ",
             ),
+            (Box::new(change("toss.jsonl")), "data.demonstrations: "),
+            (Box::new(change("agent.yaml")), "agent.file: "),
+            (Box::new(|_, config| config.agent.file = None), "agent.file: saved is "),
+            (Box::new(change("image/deep/file")), "image calc: "),
             (Box::new(change("model/model.safetensors")), "model.dir: "),
             (Box::new(change("model/config.json")), "model.dir: "),
             (Box::new(change("model/tokenizer.json")), "model.dir (tokenizer): "),
@@ -206,9 +321,9 @@ mod tests {
         ];
         for (number, (change, words)) in cases.iter().enumerate() {
             let (dir, mut config) = world();
-            fs::write(dir.path().join(FILE), Inputs::of(&config).unwrap().to_text()).unwrap();
+            fs::write(dir.path().join(FILE), Inputs::of(&config, &images(&config)).unwrap().to_text()).unwrap();
             change(dir.path(), &mut config);
-            match Inputs::of(&config).unwrap().check(dir.path()) {
+            match Inputs::of(&config, &images(&config)).unwrap().check(dir.path()) {
                 Ok(same_seed) => assert!(same_seed && words.is_empty(), "case {number} is not refused"),
                 Err(StartError::OtherInputs { differences }) => {
                     assert!(differences.len() == 1 && differences[0].starts_with(words), "{number}: {differences:?}");
@@ -222,11 +337,11 @@ mod tests {
     fn another_seed_is_seen_and_weights_that_are_made_anew_do_not_count() {
         let (dir, mut config) = world();
         config.model.init_weights = true;
-        fs::write(dir.path().join(FILE), Inputs::of(&config).unwrap().to_text()).unwrap();
+        fs::write(dir.path().join(FILE), Inputs::of(&config, &images(&config)).unwrap().to_text()).unwrap();
         fs::write(dir.path().join("model/model.safetensors"), "other").unwrap();
-        assert!(Inputs::of(&config).unwrap().check(dir.path()).unwrap());
+        assert!(Inputs::of(&config, &images(&config)).unwrap().check(dir.path()).unwrap());
         config.seed = 7;
-        assert!(!Inputs::of(&config).unwrap().check(dir.path()).unwrap());
+        assert!(!Inputs::of(&config, &images(&config)).unwrap().check(dir.path()).unwrap());
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn completed(config: &Config, place: &RunPlace) -> anyhow::Result<Option<Run
         return Ok(None);
     }
     let config = config.clone().with_absolute_paths()?;
-    let same_seed = Inputs::of(&config)?.check(&place.path())?;
+    let same_seed = Inputs::of_run(&config)?.check(&place.path())?;
     Ok(same_seed.then_some(summary))
 }
 

@@ -69,12 +69,13 @@ fn read(config: Config, place: &RunPlace) -> anyhow::Result<Checked> {
     let seam = parts::seam(config.seed)?;
     check_credentials(&config)?;
     let source_dir = checked_model(&config)?;
-    let inputs = Inputs::of(&config)?;
+    let datasets = data::datasets(&config)?;
+    data::check_walls(&config, &datasets)?;
+    let images = data::images(&config, &datasets)?;
+    let inputs = Inputs::of(&config, &images)?;
     if place.resume {
         inputs.check(&place.path())?;
     }
-    let datasets = data::datasets(&config)?;
-    let images = data::images(&config, &datasets)?;
     let tokenizer = Arc::new(Tokenizer::from_dir(&source_dir)?);
     let template = Arc::new(ChatTemplate::from_dir(&source_dir)?);
     let agent = data::agent(&config)?;
@@ -173,6 +174,7 @@ async fn furnish(
         talk(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
     }
     provider.check().await.context("this machine cannot make sandboxes")?;
+    data::check_images(&provider, &checked.images, &checked.datasets).await?;
     let model_dir = initial_model(config, source_dir.clone(), directory.path())?;
     Ok((database, provider, model_dir))
 }

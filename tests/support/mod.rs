@@ -15,6 +15,7 @@ use greenroom_core::Seed;
 
 pub mod cluster;
 pub mod ledger;
+pub mod refusal;
 
 /// The longest that any step of a test may take.
 pub const PATIENCE: Duration = Duration::from_secs(300);

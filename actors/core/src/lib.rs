@@ -44,6 +44,9 @@ pub use supervisor::{
     startup_cause,
 };
 
+/// The target of log lines whose content a person is told anyhow: a program keeps them out of what it shows that person.
+pub const TOLD: &str = "greenroom_told";
+
 /// What every actor is given from outside: time, randomness and injected faults.
 #[derive(Clone, Debug)]
 pub struct Seam {

@@ -141,7 +141,8 @@ fn answer<T>(
         Err(TrainerError::Lost { cause })
     });
     if let Err(error) = &result {
-        tracing::warn!(code = error.code(), "{error}");
+        // the asker is told, and tells of it
+        tracing::warn!(target: greenroom_core::TOLD, code = error.code(), "{error}");
     }
     if !reply.send(result.map_err(|error| failure(&error))) {
         tracing::warn!("the trainer finished a request whose asker had gone");

@@ -52,7 +52,8 @@ impl ConductorState {
     /// A part failed for good: end the run and say which and why.
     pub(crate) fn fail(&mut self, error: &RunError) {
         let text = format!("{}: {error}", error.code());
-        tracing::error!(code = error.code(), %error, "the run ends");
+        // whoever waits for the end tells it
+        tracing::error!(target: greenroom_core::TOLD, code = error.code(), %error, "the run ends");
         if let Err(second) = self.arguments.database.end_process(&text) {
             tracing::error!(%second, "the end could not be written");
         }
@@ -103,7 +104,7 @@ impl ConductorState {
 
     pub(super) fn warn(&self, text: String) {
         (self.arguments.talk)(&format!("[WARN] {text}"));
-        tracing::warn!("{text}");
+        tracing::warn!(target: greenroom_core::TOLD, "{text}");
         record(&self.arguments.parts.journal, RunEvent::Note { source: "conductor".to_owned(), text });
     }
 
