@@ -55,8 +55,8 @@ pub(super) async fn sandbox(site: &Site) -> anyhow::Result<(Vec<ChildSpec>, Pool
         (site.talk)(&format!("{} sandboxes that a lost process left behind were removed", swept.removed.len()));
     }
     provider.check().await.context("this machine cannot make sandboxes")?;
-    let provider: Arc<dyn Provider> = Arc::new(provider);
     data::check_images(&provider, &images, &datasets).await?;
+    let provider: Arc<dyn Provider> = Arc::new(provider);
     let numbers = LeaseNumbers::starting_at(site.first_lease);
     let (mut children, mut pools) = (Vec::new(), Vec::new());
     for image in &images {
