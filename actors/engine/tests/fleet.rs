@@ -290,6 +290,35 @@ async fn a_load_that_changed_the_label_only_is_found_by_its_numbers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_engine_whose_numbers_changed_since_its_load_is_found_by_who_looks() {
+    let dir = tempfile::tempdir().unwrap();
+    let fleet = Fleet::start(1, 4, config()).await;
+    let engine = &fleet.engines[0];
+    let look = || async {
+        let look = |reply| EnginePoolMessage::Verify(1_000, reply);
+        ask(&fleet.pool, Deadline::after_ms(2_000), look).await.unwrap().remove(0)
+    };
+    let not_compared = |verdict: EngineVerdict, reason: &str| match verdict.found {
+        WeightsFound::NotCompared(why) => assert!(why.contains(reason), "{why}"),
+        found => panic!("{found:?}"),
+    };
+    not_compared(look().await, "it is connecting");
+    engine.with(|script| script.weight = Some(1.5));
+    let model_dir = checkpoint(dir.path(), 1.5);
+    assert!(fleet.update(UpdateWeights { model_dir, ..wish(1) }).await[0].result.is_ok());
+    let verdict = look().await;
+    assert_eq!((verdict.found, verdict.version), (WeightsFound::Same, Some(version(1))));
+    engine.with(|script| script.weight = Some(9.0));
+    match look().await.found {
+        WeightsFound::Different(what) => assert!(what.contains("value 0 of w is 9 at the engine"), "{what}"),
+        found => panic!("{found:?}"),
+    }
+    assert_eq!(fleet.statuses().await[0].state, EngineState::Serving, "who looks changes nothing");
+    engine.with(|script| script.hang.insert("weight_rows"));
+    not_compared(look().await, "no numbers within");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_engine_that_takes_a_turn_and_makes_no_token_is_lost_before_the_turn_times_out() {
     let fleet = Fleet::serving(1, 4, config()).await;
     fleet.engines[0].with(|script| {

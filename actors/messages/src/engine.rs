@@ -33,6 +33,9 @@ pub enum EnginePoolMessage {
     /// From the shell: send this engine no more turns (`true`), or send it turns again (`false`). Answers at once; its state
     /// tells when it is idle. Repeatable.
     SetDrained(EngineId, bool, Reply<Result<(), EngineFailure>>),
+    /// From the shell: whether each engine holds the numbers of the weights that it says, by a sample of them. Engines that
+    /// are silent for this many milliseconds are told as not compared. Changes nothing. Repeatable.
+    Verify(u64, Reply<Vec<EngineVerdict>>),
 }
 
 greenroom_core::local_message!(EnginePoolMessage);
@@ -52,6 +55,8 @@ pub enum EngineProxyMessage {
     Undrain,
     /// How this engine stands.
     Status(Reply<EngineStatus>),
+    /// Compare a few of the engine's numbers with the weights that it confirmed, within so many milliseconds. Repeatable.
+    Verify(u64, Reply<EngineVerdict>),
 }
 
 greenroom_core::local_message!(EngineProxyMessage);
@@ -222,6 +227,29 @@ pub struct UpdateConfirmed {
     pub version: WeightVersion,
     /// How long the engine did not admit requests.
     pub paused_ms: u64,
+}
+
+/// Whether an engine holds the numbers of the weights that it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineVerdict {
+    /// The engine.
+    pub engine: EngineId,
+    /// The weights that it confirmed.
+    pub version: Option<WeightVersion>,
+    /// What was found.
+    pub found: WeightsFound,
+}
+
+/// What a comparison of an engine's numbers with a checkpoint found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightsFound {
+    /// The same numbers.
+    Same,
+    /// Other numbers: which tensor, and what differs.
+    Different(String),
+    /// Nothing could be compared, for this reason.
+    NotCompared(String),
 }
 
 /// The life of an engine, as its proxy sees it.

@@ -21,6 +21,7 @@ use super::members::{JOIN_LEASE_MS, Member, Members, first_status};
 use super::relay::{Answer, PendingTurn, Relayed, relay};
 use super::routing::Router;
 use super::update::update_fleet;
+use super::verify::verify_fleet;
 use crate::EngineConfig;
 
 /// How long a request that an engine did not take waits at least, in milliseconds.
@@ -424,6 +425,7 @@ impl EnginePoolState {
             EnginePoolMessage::SetDrained(engine, drained, reply) => {
                 reply.send(self.set_drained(&engine, drained));
             }
+            EnginePoolMessage::Verify(within_ms, reply) => verify_fleet(self.members.addresses(), within_ms, reply),
             EnginePoolMessage::Shutdown(reply) => self.on_shutdown(reply, myself),
             EnginePoolMessage::Changed(status) => {
                 if self.members.by_engine.contains_key(&status.engine) {

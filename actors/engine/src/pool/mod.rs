@@ -5,6 +5,7 @@ mod members;
 mod relay;
 mod routing;
 mod update;
+mod verify;
 
 use std::sync::Arc;
 

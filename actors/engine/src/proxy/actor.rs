@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use greenroom_core::{Address, Deadline, Reply, Seam, spawn_named};
-use greenroom_messages::RunId;
 use greenroom_messages::engine::{
-    EngineFailure, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineUpdate, GenerateOutcome, GenerateRequest,
-    UpdateWeights,
+    EngineFailure, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineUpdate, EngineVerdict, GenerateOutcome,
+    GenerateRequest, UpdateWeights, WeightsFound,
 };
 use greenroom_messages::run::{JournalMessage, RunEvent};
+use greenroom_messages::{RunId, WeightVersion};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::control::{call_name, make_call};
-use super::effect::{Admission, Call, CallAnswer, Effect, Input, Report};
+use super::effect::{Admission, Call, CallAnswer, Effect, Input, Report, SpotVerdict};
 use super::state::{EngineMachine, MachineSettings};
 use super::turn::Turn;
 use crate::{AbortTarget, ApiError, EngineApi, EngineConfig};
@@ -66,6 +66,8 @@ pub enum EngineProxyInput {
     Called(u64, Result<CallAnswer, ApiError>),
     /// A turn ended.
     Finished(String, Report),
+    /// The numbers of these weights were compared with the engine's.
+    Verified(WeightVersion, SpotVerdict, Reply<EngineVerdict>),
     /// The timer for this moment is due.
     Tick(u64),
 }
@@ -115,6 +117,7 @@ pub struct EngineProxyState {
     turns: BTreeMap<String, oneshot::Sender<EngineFailure>>,
     updates: BTreeMap<u64, Reply<EngineUpdate>>,
     next_update: u64,
+    next_look: u64,
     drains: Vec<Reply<()>>,
     wake_at_ms: Option<u64>,
 }
@@ -147,6 +150,7 @@ impl EngineProxyState {
             turns: BTreeMap::new(),
             updates: BTreeMap::new(),
             next_update: 0,
+            next_look: 0,
             drains: Vec::new(),
             wake_at_ms: None,
         }
@@ -305,7 +309,37 @@ impl EngineProxyState {
             EngineProxyMessage::Status(reply) => {
                 reply.send(self.machine.status());
             }
+            EngineProxyMessage::Verify(within_ms, reply) => {
+                // other tensors each time
+                self.next_look = self.next_look.wrapping_add(1);
+                self.verify(myself, within_ms, reply);
+            }
         }
+    }
+
+    /// Compares a few of the engine's numbers with the weights that it confirmed; beside whatever the machine does.
+    fn verify(&self, myself: &ActorRef<EngineProxyInput>, within_ms: u64, reply: Reply<EngineVerdict>) {
+        let wish = match self.machine.settled_on() {
+            Ok(wish) => wish,
+            Err(reason) => {
+                reply.send(self.machine.verdict(WeightsFound::NotCompared(reason)));
+                return;
+            }
+        };
+        let (model_dir, version) = (wish.model_dir, wish.version);
+        // a part of the time for the way here and back
+        let answer_ms = within_ms.saturating_sub(within_ms / 4);
+        let call = Call::SpotCheck { model_dir, turn: self.next_look, answer_ms };
+        let (api, seam, myself) = (self.arguments.api.clone(), self.arguments.seam.clone(), myself.clone());
+        spawn_named(format!("engine-verify {}", self.arguments.spec.engine), async move {
+            let verdict = match make_call(&*api, &seam, &call, Deadline::after_ms(answer_ms)).await {
+                Ok(CallAnswer::SpotChecked(verdict)) => verdict,
+                Ok(_) => SpotVerdict::Unable("it answered something else than was asked".to_owned()),
+                Err(error) => SpotVerdict::Unable(error.to_string()),
+            };
+            // whether it still holds these weights is known only where it is known what it loads
+            let _ = myself.send_message(EngineProxyInput::Verified(version, verdict, reply));
+        });
     }
 }
 
@@ -339,6 +373,10 @@ impl Actor for EngineProxy {
             EngineProxyInput::Finished(rid, report) => {
                 state.turns.remove(&rid);
                 state.step(&myself, Input::Finished(rid, report));
+            }
+            EngineProxyInput::Verified(version, verdict, reply) => {
+                let found = state.machine.judge(&version, verdict);
+                reply.send(state.machine.verdict(found));
             }
             EngineProxyInput::Tick(due_ms) => {
                 if state.wake_at_ms == Some(due_ms) {

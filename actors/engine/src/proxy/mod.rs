@@ -13,6 +13,7 @@ mod state_random_tests;
 mod state_tests;
 mod turn;
 mod update;
+mod verify;
 
 pub use actor::{EngineProxy, EngineProxyArguments, EngineProxyInput};
 pub use effect::{Admission, Call, CallAnswer, Effect, Input, Progress, Report, SpotVerdict};
