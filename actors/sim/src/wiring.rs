@@ -20,7 +20,7 @@ use greenroom_run::{
 };
 use greenroom_sandbox::{ImageSpec, LeaseNumbers, SandboxPool, SandboxPoolArguments};
 use greenroom_weights::{DirectoryCarrier, PublisherArguments, ReceiverArguments, WeightPublisher, WeightReceiver};
-use ractor::ActorRef;
+use ractor::{Actor, ActorRef};
 use tokio::sync::{mpsc, watch};
 
 use crate::agent::{agent, dataset, language};
@@ -161,9 +161,8 @@ impl Wiring {
     }
 
     fn trainer_child(&self) -> ChildSpec {
-        let (arguments, address) = (self.trainer.clone(), self.parts.trainer.clone());
-        let bind = move |actor: &_| address.rebind(actor);
-        ChildSpec::of_actor("trainer", RestartPolicy::PATIENT, || SimulatedTrainer, move || arguments.clone(), bind)
+        let arguments = self.trainer.clone();
+        child(|| SimulatedTrainer, move || arguments.clone(), &self.parts.trainer)
     }
 
     fn weights_children(&self, dir: &Path) -> Result<Vec<ChildSpec>, SimError> {
@@ -184,24 +183,10 @@ impl Wiring {
             dir: dir.join("received"),
             seam: self.seam.clone(),
         };
-        let address = self.parts.publisher.clone();
-        let bind = move |actor: &_| address.rebind(actor);
-        let mut children = vec![ChildSpec::of_actor(
-            "publisher",
-            RestartPolicy::PATIENT,
-            || WeightPublisher,
-            move || publisher.clone(),
-            bind,
-        )];
-        for (_, address) in self.parts.receivers.clone() {
-            let (receiver, bind) = (receiver.clone(), move |actor: &_| address.rebind(actor));
-            children.push(ChildSpec::of_actor(
-                "receiver",
-                RestartPolicy::PATIENT,
-                || WeightReceiver,
-                move || receiver.clone(),
-                bind,
-            ));
+        let mut children = vec![child(|| WeightPublisher, move || publisher.clone(), &self.parts.publisher)];
+        for (_, address) in &self.parts.receivers {
+            let receiver = receiver.clone();
+            children.push(child(|| WeightReceiver, move || receiver.clone(), address));
         }
         Ok(children)
     }
@@ -231,9 +216,7 @@ impl Wiring {
             vocabulary_tokens: language()?.0.vocabulary_size(),
             journal: self.parts.journal.clone(),
         };
-        let address = self.parts.engines.clone();
-        let bind = move |actor: &_| address.rebind(actor);
-        Ok(ChildSpec::of_actor("engine pool", RestartPolicy::PATIENT, || EnginePool, move || arguments.clone(), bind))
+        Ok(child(|| EnginePool, move || arguments.clone(), &self.parts.engines))
     }
 
     fn sandbox_pool_child(&self) -> ChildSpec {
@@ -246,9 +229,7 @@ impl Wiring {
             journal: Some(self.parts.journal.clone()),
             lease_numbers: LeaseNumbers::starting_at(1),
         };
-        let address = self.sandboxes.clone();
-        let bind = move |actor: &_| address.rebind(actor);
-        ChildSpec::of_actor("sandbox pool", RestartPolicy::PATIENT, || SandboxPool, move || arguments.clone(), bind)
+        child(|| SandboxPool, move || arguments.clone(), &self.sandboxes)
     }
 
     fn rollout_manager_child(&self) -> Result<ChildSpec, SimError> {
@@ -276,15 +257,7 @@ impl Wiring {
             seam: self.seam.clone(),
         };
         arguments.check().map_err(|error| SimError::of("rollouts")(error.to_string()))?;
-        let address = self.parts.rollouts.clone();
-        let bind = move |actor: &_| address.rebind(actor);
-        Ok(ChildSpec::of_actor(
-            "rollout manager",
-            RestartPolicy::PATIENT,
-            || RolloutManager,
-            move || arguments.clone(),
-            bind,
-        ))
+        Ok(child(|| RolloutManager, move || arguments.clone(), &self.parts.rollouts))
     }
 
     /// The Conductor as the RolloutManager knows it; with sabotage, someone in between.
@@ -330,10 +303,22 @@ impl Wiring {
             // a world that does not listen any more has ended
             on_end: Arc::new(move |end| drop(ended.send(end))),
         };
-        let address = self.conductor.clone();
-        let bind = move |actor: &_| address.rebind(actor);
-        ChildSpec::of_actor("conductor", RestartPolicy::PATIENT, || Conductor, move || arguments.clone(), bind)
+        child(|| Conductor, move || arguments.clone(), &self.conductor)
     }
+}
+
+/// An actor of the run at its address, whose name it has.
+fn child<A, M>(
+    actor: impl Fn() -> A + Send + Sync + 'static,
+    arguments: impl Fn() -> A::Arguments + Send + Sync + 'static,
+    address: &Address<M>,
+) -> ChildSpec
+where
+    A: Actor,
+    A::Msg: From<M>,
+    M: Send + 'static,
+{
+    ChildSpec::at_address(address.name(), RestartPolicy::PATIENT, actor, arguments, address)
 }
 
 /// Makes a failure look like a rollout that earned nothing.
