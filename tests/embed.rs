@@ -20,13 +20,14 @@ use greenroom::identity::{Authority, CertificateRole, IssueRequest};
 use greenroom::messages::engine::{
     EnginePoolMessage, EngineSpec, FinishReason, GenerateRequest, PauseMode, Sampling, UpdateWeights,
 };
-use greenroom::messages::run::StepFinished;
+use greenroom::messages::run::{ConductorMessage, RunStatus, StepFinished, StopMode};
 use greenroom::messages::{BatchId, EngineId, GroupId, Purpose, RolloutId, RunId, WeightVersion};
+use greenroom::node::{NodeBuilder, NodeEnd, ROLES};
 use greenroom::policy::server::{EngineServer, EngineServerConfig};
 use greenroom::run::RunEnd;
 use greenroom::up::{RunActor, RunArguments, RunMessage, RunPlace};
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
-use support::{PATIENCE, Run, finish_child, text};
+use support::{PATIENCE, Run, finish_child, text, wait_until};
 use tokio::sync::mpsc;
 
 /// The foreign application's own messages. With ractor's feature `cluster` a message type says what it is to other processes:
@@ -274,4 +275,126 @@ async fn a_foreign_application_joins_a_cluster_and_is_told_of_steps() {
     // a guest that has not left holds nobody up, and what it hears of is what the run's own files say
     assert_eq!(run.metrics().len(), 3);
     run.assert_no_sandbox_processes();
+}
+
+/// The application's actor below which a whole cluster of one node runs; it ends with the node, and the node with it.
+struct MyNode;
+
+struct MyNodeState {
+    leave: mpsc::UnboundedSender<StopMode>,
+    waiting: tokio::task::JoinHandle<()>,
+}
+
+enum MyNodeMessage {
+    Ended(NodeEnd),
+}
+
+impl ractor::Message for MyNodeMessage {}
+
+impl Actor for MyNode {
+    type Msg = MyNodeMessage;
+    type State = MyNodeState;
+    type Arguments = (NodeBuilder, Config, mpsc::UnboundedSender<NodeEnd>, mpsc::UnboundedSender<RunStatus>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<MyNodeMessage>,
+        (builder, config, ends, standings): Self::Arguments,
+    ) -> Result<MyNodeState, ActorProcessingErr> {
+        let node = builder.start(config).await.map_err(|error| format!("{error:#}"))?;
+        let mut progress = node.progress().unwrap();
+        let (leave, wishes) = mpsc::unbounded_channel();
+        let waiting = tokio::spawn(async move {
+            let following = tokio::spawn(async move {
+                while progress.changed().await.is_ok() {
+                    let _ = standings.send(progress.borrow_and_update().clone());
+                }
+            });
+            let end = node.wait(wishes).await;
+            following.abort();
+            let _ = ends.send(end.clone());
+            let _ = myself.cast(MyNodeMessage::Ended(end));
+        });
+        Ok(MyNodeState { leave, waiting })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<MyNodeMessage>,
+        MyNodeMessage::Ended(end): MyNodeMessage,
+        _: &mut MyNodeState,
+    ) -> Result<(), ActorProcessingErr> {
+        myself.stop(Some(format!("{end:?}")));
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<MyNodeMessage>, state: &mut MyNodeState) -> Result<(), ActorProcessingErr> {
+        let _ = state.leave.send(StopMode::Now);
+        Ok((&mut state.waiting).await?)
+    }
+}
+
+/// The names of everything below a directory.
+fn below(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.flat_map(|entry| [vec![entry.path()], below(&entry.path())].concat()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_application_has_a_node_with_every_role_below_it_which_leaves_nothing_behind() {
+    let run = Run::new(&["run.steps=2", "run.groups_per_batch=2", "run.samples_per_group=3"]);
+    let own = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let lead = IssueRequest {
+        name: "lead".to_owned(),
+        hosts: vec!["127.0.0.1".to_owned()],
+        role: CertificateRole::Node,
+        valid_days: 1,
+    };
+    let identity = Authority::create(&own.path().join("ca")).unwrap().issue(&lead, &own.path().join("tls")).unwrap();
+    let state = own.path().join("state");
+    let builder = greenroom::Node::builder("lead").run("run").identity(identity).roles(ROLES).state_dir(&state);
+    let (ends, mut ended) = mpsc::unbounded_channel();
+    let (standings, mut standing) = mpsc::unbounded_channel();
+    let arguments = || (builder.clone(), config_of(&run), ends.clone(), standings.clone());
+    let nothing_is_left = |when: &str| {
+        let address = std::fs::read_to_string(state.join("address")).unwrap();
+        wait_until(&format!("the end of who listens, {when}"), || std::net::TcpStream::connect(&address).is_err());
+        run.assert_no_sandbox_processes();
+        let boxes = below(&state.join("sandboxes"));
+        assert!(boxes.is_empty(), "{when}: {boxes:?}");
+        let halves: Vec<_> =
+            below(&state).into_iter().filter(|path| path.extension().is_some_and(|of| of == "part")).collect();
+        assert!(halves.is_empty(), "{when}: {halves:?}");
+    };
+
+    // stopped with its actor after the first step
+    let (actor, _) = Actor::spawn(None, MyNode, arguments()).await.unwrap();
+    loop {
+        let seen: RunStatus = tokio::time::timeout(PATIENCE, standing.recv()).await.unwrap().unwrap();
+        if seen.step.0 >= 1 {
+            break;
+        }
+    }
+    actor.stop_and_wait(None, Some(PATIENCE)).await.unwrap();
+    let end = ended.recv().await.unwrap();
+    let NodeEnd::Run { over, end: Some(RunEnd::Stopped(summary)) } = end else { panic!("{end:?}") };
+    assert_eq!((over.outcome.as_str(), over.status, summary.steps), ("stopped", 3, 1));
+    nothing_is_left("stopped with its actor");
+
+    // dropped by who started it: what runs below goes by itself
+    let node = builder.clone().start(config_of(&run)).await.unwrap();
+    let conductor = node.conductor().unwrap();
+    assert!(ask(&conductor, Deadline::after(PATIENCE), ConductorMessage::Status).await.is_ok());
+    drop(node);
+    nothing_is_left("dropped");
+
+    // it goes on to the end, and once more there is nothing to do
+    for _ in 0..2 {
+        let (_, ends_itself) = Actor::spawn(None, MyNode, arguments()).await.unwrap();
+        let end = tokio::time::timeout(PATIENCE, ended.recv()).await.unwrap().unwrap();
+        let NodeEnd::Run { over, end: Some(RunEnd::Completed(summary)) } = end else { panic!("{end:?}") };
+        assert_eq!((over.outcome.as_str(), over.status, summary.steps), ("completed", 0, 2));
+        tokio::time::timeout(PATIENCE, ends_itself).await.unwrap().unwrap();
+        nothing_is_left("ended by itself");
+    }
 }

@@ -80,6 +80,7 @@ fn the_nodes_file_shown_loads_with_every_key_and_says_the_defaults() {
         (whole.gang_wait_s, whole.drain_s, whole.run_directory()),
         (short.gang_wait_s, short.drain_s, short.run_directory())
     );
+    assert_eq!((&whole.primary_roles, whole.termination_delay_s), (&short.primary_roles, short.termination_delay_s));
     assert_eq!(whole.dataplane.transfer, short.dataplane.transfer);
     let mut usual = short.cluster.clone();
     let cluster = whole.cluster;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use greenroom::config;
+use greenroom::messages::node::RunOver;
 use greenroom::node::{Node, NodeConfig, NodeEnd};
 use greenroom::up::display::Display;
 use tokio::sync::mpsc;
@@ -37,10 +38,7 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
     match end {
         Ok(NodeEnd::Run { end: Some(end), .. }) => super::up::ended(end, &lies, &go_on),
-        Ok(NodeEnd::Run { outcome, end: None }) => {
-            eprintln!("the run has ended: {outcome}");
-            Ok(ExitCode::SUCCESS)
-        }
+        Ok(NodeEnd::Run { over, end: None }) => Ok(over_with(&over)),
         Ok(NodeEnd::Left) => {
             eprintln!(
                 "{}",
@@ -53,6 +51,12 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
     }
 }
 
+/// Says how the run ended; a node ends as the run did.
+fn over_with(over: &RunOver) -> ExitCode {
+    eprintln!("the run has ended: {}", over.outcome);
+    ExitCode::from(over.status)
+}
+
 /// A gang that is not complete has a status of its own, so that who starts nodes can tell it from a fault.
 fn failed(error: anyhow::Error) -> anyhow::Result<ExitCode> {
     use greenroom::node::NodeError;
@@ -61,6 +65,7 @@ fn failed(error: anyhow::Error) -> anyhow::Result<ExitCode> {
             eprintln!("error: {}: {missing}", missing.code());
             Ok(ExitCode::from(NOT_COMPLETE))
         }
+        Some(NodeError::Over { over }) => Ok(over_with(over)),
         Some(known) => anyhow::bail!("{}: {known}", known.code()),
         None => Err(error),
     }

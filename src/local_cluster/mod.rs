@@ -199,6 +199,7 @@ impl Guard {
             return Ok(());
         }
         let layout_node = &self.place.layout().nodes()[node];
+        self.place.forget_end(layout_node);
         let started = self.starter.start(node, &layout_node.name, &self.place.node_file(layout_node));
         let program = self.starter.program.display();
         self.nodes[node].process = Some(started.with_context(|| format!("{program} does not start"))?);
@@ -239,8 +240,7 @@ impl Guard {
             // its end is the run's, whatever it is; but one that was killed has told no end
             (CONTROLLER, Some(code)) => return Ok(Some(code)),
             (CONTROLLER, None) if self.is_stopping => return Ok(Some(STOPPED)),
-            // the controller told it that the run has ended
-            (_, Some(0)) => return Ok(None),
+            _ if node != CONTROLLER && self.place.has_ended(&self.place.layout().nodes()[node]) => return Ok(None),
             _ => {}
         }
         let name = self.place.layout().nodes()[node].name.clone();

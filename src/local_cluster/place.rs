@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::layout::{Layout, LayoutNode};
 use crate::StartError;
 use crate::config::Config;
-use crate::node::ADDRESS_FILE;
+use crate::node::{ADDRESS_FILE, ended};
 use crate::up::RunPlace;
 
 const COOKIE_BYTES: usize = 32;
@@ -110,6 +110,16 @@ impl ClusterPlace {
     /// The address at which a node says that it listens, once it does.
     pub(super) fn address(&self, node: &LayoutNode) -> Option<String> {
         fs::read_to_string(self.state_dir(node).join(ADDRESS_FILE)).ok()
+    }
+
+    /// Whether the run has ended for a node: its controller has told it so.
+    pub(super) fn has_ended(&self, node: &LayoutNode) -> bool {
+        self.state_dir(node).join(ended::FILE).exists()
+    }
+
+    /// Forgets an end that was true of an earlier process.
+    pub(super) fn forget_end(&self, node: &LayoutNode) {
+        ended::forget(&self.state_dir(node));
     }
 
     /// Forgets an address that was true of an earlier process.

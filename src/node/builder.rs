@@ -1,6 +1,7 @@
 //! How another program's process becomes a node: with roles of a run, or as a guest that looks on.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use greenroom_cluster::{Cluster, ClusterConfig, ClusterError};
 use greenroom_core::{Address, Faults, Seam};
@@ -21,7 +22,7 @@ impl Node {
     pub fn builder(name: &str) -> NodeBuilder {
         let cluster =
             ClusterConfig { node: name.to_owned(), bind: "127.0.0.1:0".to_owned(), ..ClusterConfig::default() };
-        NodeBuilder { cluster, state_dir: PathBuf::from("node"), talk: None }
+        NodeBuilder { cluster, state_dir: PathBuf::from("node"), talk: None, change: None }
     }
 }
 
@@ -31,6 +32,7 @@ pub struct NodeBuilder {
     cluster: ClusterConfig,
     state_dir: PathBuf,
     talk: Option<Talk>,
+    change: Option<Arc<dyn Fn(&mut NodeConfig) + Send + Sync>>,
 }
 
 impl NodeBuilder {
@@ -88,6 +90,12 @@ impl NodeBuilder {
         self
     }
 
+    /// Every other setting of a node with roles, such as its gang.
+    pub fn node(mut self, change: impl Fn(&mut NodeConfig) + Send + Sync + 'static) -> Self {
+        self.change = Some(Arc::new(change));
+        self
+    }
+
     /// Joins as a guest: a node without a part in the run, which may ask, subscribe and generate. Others need not be there
     /// yet. One per process.
     ///
@@ -101,7 +109,7 @@ impl NodeBuilder {
         let own = service::node(&name);
         let address = Address::of_function(&own, move |message| {
             let outcome = match message {
-                NodeMessage::End { outcome } => outcome,
+                NodeMessage::End { over, .. } => over.outcome,
                 // what else nodes are asked has no answer here
                 #[allow(unreachable_patterns)]
                 _ => return Err(()),
@@ -113,19 +121,23 @@ impl NodeBuilder {
         Ok(Guest { cluster, outcome })
     }
 
-    /// Joins and plays its roles in a run with these settings; they must be the controller's.
+    /// Joins and plays its roles in a run with these settings; they must be the controller's. [`Node::wait`] gives the end;
+    /// a node that is dropped takes itself down. One per process.
     ///
     /// # Errors
     /// As [`Node::start`].
     pub async fn start(self, config: Config) -> anyhow::Result<Node> {
-        let Self { cluster, state_dir, talk } = self;
+        let Self { cluster, state_dir, talk, change } = self;
         let state_dir = std::path::absolute(state_dir)?;
         let run = cluster.cluster.clone();
         let settings = serde_json::json!({
             "run": run, "config": [], "state_dir": state_dir, "cluster": cluster,
         });
-        let node: NodeConfig = serde_json::from_value(settings)?;
-        let talk = talk.unwrap_or_else(|| std::sync::Arc::new(|line: &str| tracing::info!("{line}")));
+        let mut node: NodeConfig = serde_json::from_value(settings)?;
+        if let Some(change) = change {
+            change(&mut node);
+        }
+        let talk = talk.unwrap_or_else(|| Arc::new(|line: &str| tracing::info!("{line}")));
         Node::start(node, config, talk).await
     }
 }

@@ -38,6 +38,15 @@ pub struct NodeConfig {
     /// How long the controller waits for them, and the others for the controller, in seconds.
     #[serde(default = "default_gang_wait_s")]
     pub gang_wait_s: u64,
+    /// The roles whose nodes' own end is the run's for all, where no other node plays them; the controller is always one. The
+    /// run goes on without others that leave, or waits for them.
+    #[serde(default = "default_primary_roles")]
+    pub primary_roles: Vec<String>,
+    /// How long the others may take for what is under way after the run was completed, before they are told to stop now, in
+    /// seconds; and how long the controller stays for nodes that are to come back. A run that was stopped or failed ends
+    /// them at once.
+    #[serde(default = "default_termination_delay_s")]
+    pub termination_delay_s: u64,
     /// How long a node that is told to leave lets what is under way end, in seconds.
     #[serde(default = "default_drain_s")]
     pub drain_s: u64,
@@ -50,27 +59,29 @@ fn default_drain_s() -> u64 {
     30
 }
 
+fn default_termination_delay_s() -> u64 {
+    30
+}
+
+fn default_primary_roles() -> Vec<String> {
+    vec!["controller".to_owned()]
+}
+
 fn default_gang_wait_s() -> u64 {
     600
 }
 
 /// Where this node's data plane listens, and how it sends.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeDataplane {
-    /// `IP:PORT`, one number for TCP and UDP; port 0 takes a free one.
+    /// `IP:PORT`, one number for TCP and UDP; port 0 takes a free one. Empty: a free port beside `cluster.bind`.
     pub bind: String,
-    /// The host name or address at which other nodes reach it; empty for that of `bind`.
+    /// The host name or address at which other nodes reach it; empty for that of `bind`, or else of the cluster's address.
     pub advertise_host: String,
     /// How bytes travel.
     #[serde(flatten)]
     pub transfer: DataplaneConfig,
-}
-
-impl Default for NodeDataplane {
-    fn default() -> Self {
-        Self { bind: "127.0.0.1:0".to_owned(), advertise_host: String::new(), transfer: DataplaneConfig::default() }
-    }
 }
 
 impl NodeConfig {
@@ -107,7 +118,7 @@ impl NodeConfig {
         if self.config.is_empty() {
             problems.push("config must name the run's configuration file".to_owned());
         }
-        let named = self.cluster.roles.iter().chain(self.gang.keys());
+        let named = self.cluster.roles.iter().chain(self.gang.keys()).chain(&self.primary_roles);
         for role in named.filter(|role| !ROLES.contains(&role.as_str())) {
             problems.push(format!("there is no role {role:?}: the roles are {}", ROLES.join(", ")));
         }
@@ -123,6 +134,11 @@ impl NodeConfig {
     /// Whether this node plays a role.
     pub fn plays(&self, role: &str) -> bool {
         self.cluster.roles.iter().any(|played| played == role)
+    }
+
+    /// Whether the end of the last node that plays this role is the run's.
+    pub fn is_primary(&self, role: &str) -> bool {
+        role == "controller" || self.primary_roles.iter().any(|primary| primary == role)
     }
 
     /// Where the run lies, if this node is the controller.

@@ -10,28 +10,30 @@ use greenroom_cluster::Cluster;
 use greenroom_core::{Address, ChildSpec, RestartPolicy, Seam};
 use greenroom_engine::EnginePool;
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, LEASE_BLOCK};
+use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, LEASE_BLOCK, NotEnlisted};
 use greenroom_messages::run::{ConductorMessage, JournalMessage, RunStatus};
 use greenroom_messages::{Purpose, RunId};
 use greenroom_run::{
     Conductor, ConductorArguments, ConductorParts, Database, DatabaseReader, Journal, JournalArguments, RunDirectory,
-    RunEnd,
+    RunEnd, RunSummary,
 };
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use tokio::sync::{oneshot, watch};
 
 use super::blocks::LeaseBlocks;
 use super::desk::{self, Desk};
+use super::farewell::LastWord;
 use super::site::Site;
 use super::{NodeConfig, service};
 use crate::config::Config;
-use crate::up::{Talk, data, end, inputs};
+use crate::up::{RunPlace, Talk, completed, data, end, inputs};
 
 /// The run as it lies on the controller's disk.
 pub(super) struct Ledger {
     pub(super) directory: RunDirectory,
     pub(super) database: Database,
     pub(super) blocks: Arc<LeaseBlocks>,
+    pub(super) last_word: LastWord,
 }
 
 impl Ledger {
@@ -47,17 +49,27 @@ impl Ledger {
         let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
         let first_lease = first_lease(&database, seam.clock.now_ms())?;
         let blocks = Arc::new(LeaseBlocks::new(database.clone(), first_lease));
-        Ok(Self { directory, database, blocks })
+        Ok(Self { directory, database, blocks, last_word: LastWord::default() })
+    }
+
+    /// The summary of a run that has nothing left to do with these settings.
+    pub(super) fn completed(&self, config: &Config) -> anyhow::Result<Option<RunSummary>> {
+        let path = self.directory.path();
+        let (Some(runs_dir), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+        let name = name.to_string_lossy().into_owned();
+        completed(config, &RunPlace { runs_dir: runs_dir.to_owned(), name, resume: true })
     }
 }
 
 /// Where nodes enlist.
-pub(super) fn enlistment(run: RunId, settings: String, blocks: Arc<LeaseBlocks>) -> Address<ControllerMessage> {
+pub(super) fn enlistment(run: RunId, settings: String, ledger: &Ledger) -> Address<ControllerMessage> {
+    let (blocks, last_word) = (ledger.blocks.clone(), ledger.last_word.clone());
     Address::of_function("controller", move |message| {
         let ControllerMessage::Enlist(enlist, reply) = message;
-        let answer = match first_difference(&settings, &enlist.settings) {
-            Some(difference) => Err(difference),
-            None => Ok(Enlisted { run: run.clone(), first_lease: blocks.give(&enlist.node) }),
+        let answer = match (first_difference(&settings, &enlist.settings), last_word.to(&enlist)) {
+            (Some(difference), _) => Err(NotEnlisted::Refused(difference)),
+            (None, Some(over)) => Err(NotEnlisted::Over(over)),
+            (None, None) => Ok(Enlisted { run: run.clone(), first_lease: blocks.give(&enlist.node) }),
         };
         log_enlist(&enlist, &answer);
         reply.send(answer);
@@ -78,11 +90,12 @@ pub(super) fn open_desk(ledger: &Ledger, cluster: &Cluster, node: &NodeConfig, c
     });
 }
 
-fn log_enlist(enlist: &Enlist, answer: &Result<Enlisted, String>) {
+fn log_enlist(enlist: &Enlist, answer: &Result<Enlisted, NotEnlisted>) {
     let (node, roles) = (&enlist.node, enlist.roles.join(", "));
     match answer {
         Ok(_) => tracing::info!(node, roles, "a node has enlisted"),
-        Err(reason) => tracing::warn!(node, roles, reason, "a node was refused"),
+        Err(NotEnlisted::Refused(reason)) => tracing::warn!(node, roles, reason, "a node was refused"),
+        Err(NotEnlisted::Over(over)) => tracing::info!(node, roles, over.outcome, "a node came after the run's end"),
     }
 }
 
@@ -122,6 +135,27 @@ pub(super) struct Controller {
     pub(super) ended: oneshot::Receiver<RunEnd>,
     pub(super) end: end::End,
     pub(super) blocks: Arc<LeaseBlocks>,
+    pub(super) last_word: LastWord,
+}
+
+impl Controller {
+    /// That of a run that has ended before: none of its actors runs.
+    pub(super) fn of_completed_run(ledger: &Ledger, summary: RunSummary) -> Self {
+        let (end, ended) = end::End::new();
+        let (_, progress) = watch::channel(RunStatus { ended: true, ..RunStatus::default() });
+        end.tell(RunEnd::Completed(summary));
+        Self {
+            children: Vec::new(),
+            engines: service::ENGINE_POOL.address(),
+            journal: service::JOURNAL.address(),
+            conductor: service::CONDUCTOR.address(),
+            progress,
+            ended,
+            end,
+            blocks: ledger.blocks.clone(),
+            last_word: ledger.last_word.clone(),
+        }
+    }
 }
 
 /// Makes the actors of the role, and offers them to the cluster.
@@ -147,8 +181,8 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
         service::ENGINE_POOL.offered(fleet, &engines, &site.cluster),
         service::CONDUCTOR.offered(leader, &conductor, &site.cluster),
     ];
-    let blocks = ledger.blocks.clone();
-    Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks })
+    let (blocks, last_word) = (ledger.blocks.clone(), ledger.last_word.clone());
+    Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks, last_word })
 }
 
 fn conductor_arguments(

@@ -23,11 +23,21 @@ const LOOK_WAIT_MS: u64 = 5_000;
 /// A trainer that has had nothing to do for this long has saved what it trained: the save is asked for at once.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// Why a node finishes what is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drain {
+    /// It leaves a run that goes on.
+    Leaving,
+    /// Its run is over: what was trained is saved.
+    RunOver,
+}
+
 /// Stops what comes in, and waits until nothing is under way or the time is over.
 pub(super) async fn drain(
     site: &Site,
     pools: &[Address<SandboxPoolMessage>],
     hosts: &[Address<EngineHostInput>],
+    why: Drain,
     within: Duration,
 ) {
     let cluster = &site.cluster;
@@ -38,7 +48,7 @@ pub(super) async fn drain(
     let engines = futures::future::join_all(hosts.iter().map(|host| leave_fleet(host, deadline)));
     let leases = futures::future::join_all(pools.iter().map(no_lease));
     let step = async {
-        if site.node.plays("trainer") {
+        if site.node.plays("trainer") && why == Drain::Leaving {
             step_ended(&service::TRAINER.anywhere(cluster)).await;
         }
     };

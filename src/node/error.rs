@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use greenroom_core::ErrorPage;
+use greenroom_messages::node::RunOver;
 
 /// A node cannot take part in its run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,6 +49,12 @@ pub enum NodeError {
         /// Which, and how.
         reason: String,
     },
+    /// The run has ended: there is nothing to take part in (GR0926).
+    #[error("the run has ended: {outcome}", outcome = over.outcome)]
+    Over {
+        /// How it ended.
+        over: RunOver,
+    },
 }
 
 impl NodeError {
@@ -60,6 +67,7 @@ impl NodeError {
             Self::Refused { .. } => "GR0923",
             Self::Fenced { .. } => "GR0924",
             Self::Part { .. } => "GR0925",
+            Self::Over { .. } => "GR0926",
         }
     }
 }
@@ -95,5 +103,10 @@ pub const NODE_ERRORS: &[ErrorPage] = &[
         code: "GR0925",
         cause: "an actor of this node failed more often than its restart intensity allows",
         remedy: "the message holds the last failure; mend its cause and start the node again: the run waits for it",
+    },
+    ErrorPage {
+        code: "GR0926",
+        cause: "the run of this node was over when the node was started: its controller says so, or the file `ended` in its state_dir",
+        remedy: "nothing is to be done; to begin a run of this name anew, start the controller first, or remove that file",
     },
 ];

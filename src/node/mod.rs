@@ -12,29 +12,34 @@ mod config;
 mod controller;
 mod desk;
 mod drain;
+pub(crate) mod ended;
 mod engines;
+mod entry;
 mod error;
+mod farewell;
+mod gang;
 mod outbox;
 mod roles;
 mod service;
 mod site;
 mod spread;
+mod staff;
 mod trainers;
 
 use std::time::Duration;
 
 use anyhow::Context;
-use greenroom_cluster::{Cluster, Member, MemberEvent, SHELL};
+use greenroom_cluster::{Cluster, ClusterConfig, MemberEvent};
 use greenroom_core::{
-    Address, ChildFailure, Deadline, Supervisor, SupervisorArguments, SupervisorMessage, ask, startup_cause,
+    Address, ChildFailure, ChildSpec, Deadline, Supervisor, SupervisorArguments, SupervisorMessage, ask, startup_cause,
 };
 use greenroom_engine::EngineHostInput;
 use greenroom_identity::Identity;
 use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::node::{ControllerMessage, Enlist, Enlisted, NodeMessage};
+use greenroom_messages::node::RunOver;
 use greenroom_messages::run::{ConductorMessage, JournalMessage, StopMode};
-use greenroom_run::RunEnd;
+use greenroom_run::{RunEnd, RunSummary};
 use ractor::{Actor, ActorRef};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -45,10 +50,13 @@ pub use error::{NODE_ERRORS, NodeError};
 
 use crate::config::Config;
 use crate::down::{self, LAST_WORDS_MS};
-use crate::parts::{self, Common};
-use crate::up::{Talk, inputs, model};
+use crate::parts;
+use crate::up::{Talk, model};
 use controller::{Controller, Ledger};
 pub(crate) use desk::DESK;
+use drain::Drain;
+use entry::{Entry, await_gang, shared_settings};
+use gang::Consequence;
 use site::Site;
 
 /// The file in a node's `state_dir` that holds the address at which it listens.
@@ -56,9 +64,8 @@ pub const ADDRESS_FILE: &str = "address";
 
 /// How long a node that ends waits for the controller to have noted what happened here.
 const LAST_EVENTS_MS: u64 = 5_000;
-/// How long the controller waits for the others to leave after it told them of the end.
-const FAREWELL: Duration = Duration::from_secs(20);
-const ENLIST_WAIT_MS: u64 = 10_000;
+/// The file in a node's `state_dir` that holds the number of its last start.
+const INCARNATION_FILE: &str = "incarnation";
 const ENLIST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a node ended.
@@ -66,8 +73,8 @@ const ENLIST_PAUSE: Duration = Duration::from_millis(500);
 pub enum NodeEnd {
     /// The run ended, as the controller says; on the controller with everything about it.
     Run {
-        /// In words.
-        outcome: String,
+        /// In words, and as the exit status of every node.
+        over: RunOver,
         /// The run's end; on the controller only.
         end: Option<RunEnd>,
     },
@@ -84,16 +91,22 @@ pub struct Node {
     pools: roles::Pools,
     hosts: Vec<Address<EngineHostInput>>,
     controller: Option<Controller>,
-    _data_plane: Option<greenroom_dataplane::Server>,
+    /// What all nodes of the run must share, as text.
+    settings: String,
     #[cfg(feature = "torch")]
     embedded: Vec<greenroom_policy::server::RunningEngine>,
     events: mpsc::UnboundedReceiver<Event>,
+    /// Whether what runs below was taken down, or is being.
+    is_down: bool,
 }
 
 /// What ends a node.
 enum Event {
-    Told(String),
+    /// The run has ended; what is under way may take so many milliseconds.
+    Told(RunOver, u64),
     Fenced(u64),
+    /// Another node has left or is lost.
+    Gone(MemberEvent),
     GaveUp(ChildFailure),
 }
 
@@ -101,7 +114,8 @@ impl Node {
     /// Joins the cluster and starts this node's roles.
     ///
     /// # Errors
-    /// Whatever is wrong with files and settings; [`NodeError`] for a gang or controller that did not come in time.
+    /// Whatever is wrong with files and settings; [`NodeError`] for a gang or controller that did not come in time, and for
+    /// a run that is over. The cluster is left then, and nothing of the node runs.
     pub async fn start(node: NodeConfig, config: Config, talk: Talk) -> anyhow::Result<Self> {
         let problems = config.problems();
         if !problems.is_empty() {
@@ -116,36 +130,46 @@ impl Node {
             true => Some(Ledger::open(&node.run_directory(), &run, &config, &seam)?),
             false => None,
         };
+        let incarnation_file = Some(node.state_dir.join(INCARNATION_FILE));
+        let cluster = ClusterConfig { incarnation_file, ..node.cluster.clone() };
+        let cluster = Cluster::start(cluster, seam.clone()).await?;
+        let entry = Entry { node, config, seam, identity, run, settings, ledger, talk };
+        let started = entry.enter(cluster.clone()).await;
+        if started.is_err() {
+            cluster.leave().await;
+        }
+        started
+    }
 
-        let cluster = Cluster::start(node.cluster.clone(), seam.clone()).await?;
-        write_address(&node.state_dir, &cluster)?;
-        let (sender, events) = mpsc::unbounded_channel();
-        listen(&cluster, &node, identity.as_ref().map(Identity::expires_at_ms), &sender);
-        let enlisted = match &ledger {
-            Some(ledger) => {
-                let own = Enlisted { run: run.clone(), first_lease: ledger.blocks.give(&node.cluster.node) };
-                let desk = controller::enlistment(run.clone(), settings, ledger.blocks.clone());
-                service::CONTROLLER.at(&desk, &cluster);
-                controller::open_desk(ledger, &cluster, &node, &config, &seam);
-                own
-            }
-            None => enlist(&cluster, &node, settings, &talk).await?,
-        };
-        let journal = match &ledger {
-            Some(_) => service::JOURNAL.anywhere(&cluster),
-            None => {
-                let source = format!("{}#{}", node.cluster.node, cluster.me().incarnation);
-                outbox::outbox(source, service::JOURNAL.anywhere(&cluster))
-            }
-        };
-        let common = Common { config, run: enlisted.run, seam, journal };
-        let site = Site { node, cluster, common, identity, talk, first_lease: enlisted.first_lease };
-        Self::start_roles(site, ledger, sender, events).await
+    /// The controller of a run that has nothing left to do: it starts no roles, and tells whoever comes.
+    async fn of_completed_run(
+        site: Site,
+        ledger: &Ledger,
+        summary: RunSummary,
+        settings: String,
+        sender: mpsc::UnboundedSender<Event>,
+        events: mpsc::UnboundedReceiver<Event>,
+    ) -> anyhow::Result<Self> {
+        (site.talk)(&format!("the run {} is complete", site.node.run));
+        let supervisor = supervise(Vec::new(), sender).await?;
+        Ok(Self {
+            site,
+            supervisor,
+            pools: Vec::new(),
+            hosts: Vec::new(),
+            controller: Some(Controller::of_completed_run(ledger, summary)),
+            settings,
+            #[cfg(feature = "torch")]
+            embedded: Vec::new(),
+            events,
+            is_down: false,
+        })
     }
 
     async fn start_roles(
         site: Site,
         ledger: Option<Ledger>,
+        settings: String,
         sender: mpsc::UnboundedSender<Event>,
         events: mpsc::UnboundedReceiver<Event>,
     ) -> anyhow::Result<Self> {
@@ -153,7 +177,6 @@ impl Node {
         let model_dir = model::initial_model(site.config(), source, &site.node.state_dir)?;
         let mut children = Vec::new();
         let mut pools = Vec::new();
-        let mut data_plane = None;
         let mut hosts = Vec::new();
         #[cfg(feature = "torch")]
         let mut embedded = Vec::new();
@@ -163,9 +186,7 @@ impl Node {
             pools = made;
         }
         if site.node.plays("trainer") {
-            let (more, server) = trainers::trainer(&site, model_dir.clone()).await?;
-            children.extend(more);
-            data_plane = Some(server);
+            children.extend(trainers::trainer(&site, model_dir.clone())?);
         }
         if site.node.plays("engine") {
             let engines = engines::engines(&site, &model_dir).await?;
@@ -187,11 +208,8 @@ impl Node {
             children.append(&mut made.children);
             controller = Some(made);
         }
-        let on_give_up = Box::new(move |failure| drop(sender.send(Event::GaveUp(failure))));
-        let arguments = SupervisorArguments { children, on_give_up };
-        let (supervisor, _) = Actor::spawn(None, Supervisor, arguments)
-            .await
-            .map_err(|error| anyhow::anyhow!("GR0925: this node could not be started: {}", startup_cause(error)))?;
+        let supervisor = supervise(children, sender).await?;
+        site.staff.runs(&supervisor, &pools);
         (site.talk)(&format!("node {} runs: {}", site.node.cluster.node, site.node.cluster.roles.join(", ")));
         Ok(Self {
             site,
@@ -199,10 +217,11 @@ impl Node {
             pools,
             hosts,
             controller,
-            _data_plane: data_plane,
+            settings,
             #[cfg(feature = "torch")]
             embedded,
             events,
+            is_down: false,
         })
     }
 
@@ -231,6 +250,20 @@ impl Node {
         end
     }
 
+    /// What is taken down at the node's end; a second time nothing.
+    fn below(&mut self) -> Option<Below> {
+        let cluster = self.site.cluster.clone();
+        let journal = (!self.site.node.plays("controller")).then(|| self.site.common.journal.clone());
+        (!std::mem::replace(&mut self.is_down, true)).then(|| Below {
+            pools: std::mem::take(&mut self.pools),
+            supervisor: self.supervisor.clone(),
+            journal,
+            #[cfg(feature = "torch")]
+            embedded: std::mem::take(&mut self.embedded),
+            cluster,
+        })
+    }
+
     /// The controller's wait: for the end of the run, which it then tells.
     async fn lead(&mut self, controller: &mut Controller, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
         let end = loop {
@@ -244,8 +277,9 @@ impl Node {
                     Some(Event::GaveUp(failure)) => {
                         controller.end.tell(RunEnd::Failed(format!("GR0005: {failure}")));
                     }
+                    Some(Event::Gone(event)) => self.on_gone(&event, controller),
                     // the end of a run is the controller's own to tell
-                    Some(Event::Told(_)) | None => {}
+                    Some(Event::Told(..)) | None => {}
                 },
                 Some(mode) = leave.recv() => {
                     // a Conductor that is gone has told the end already
@@ -253,44 +287,41 @@ impl Node {
                 }
             }
         };
-        if let Err(error) =
-            ask(&controller.engines, Deadline::after_ms(LAST_WORDS_MS), EnginePoolMessage::Shutdown).await
-        {
-            tracing::warn!(%error, "the engines' pool was not shut down in time");
+        let over = farewell::over(&end);
+        // after a completed run turns that are under way may end, so the fleet is shut down last
+        if over.status != 0 {
+            shut_down_fleet(&controller.engines).await;
         }
-        let outcome = match &end {
-            RunEnd::Completed(_) => "completed".to_owned(),
-            RunEnd::Stopped(_) => "stopped".to_owned(),
-            RunEnd::Failed(reason) => format!("failed: {reason}"),
-        };
-        self.say_farewell(&outcome).await;
-        if let Err(error) = ask(&controller.journal, Deadline::after_ms(LAST_WORDS_MS), JournalMessage::Flush).await {
+        tokio::select! {
+            () = controller.last_word.say(&self.site.cluster, &self.site.node, &over) => {}
+            // a wish ends the wait for nodes that do not come
+            Some(_) = leave.recv() => {}
+        }
+        if over.status == 0 {
+            shut_down_fleet(&controller.engines).await;
+        }
+        let journal = &controller.journal;
+        if journal.is_bound()
+            && let Err(error) = ask(journal, Deadline::after_ms(LAST_WORDS_MS), JournalMessage::Flush).await
+        {
             tracing::warn!(%error, "the last events may not be in the run database");
         }
         controller.blocks.lose_the_dead(&self.site.cluster);
-        NodeEnd::Run { outcome, end: Some(end) }
+        ended::write(&self.site.node.state_dir, &over, &self.settings);
+        NodeEnd::Run { over, end: Some(end) }
     }
 
-    /// Tells every other node of the end, and waits a while until those that play a role have left.
-    async fn say_farewell(&self, outcome: &str) {
-        let cluster = &self.site.cluster;
-        let me = &self.site.node.cluster.node;
-        let others = || cluster.members().into_iter().filter(|member| member.is_up() && member.name != *me);
-        let plays_a_role = |member: &Member| member.roles.iter().any(|role| role != SHELL);
-        let until = Instant::now() + FAREWELL;
-        while Instant::now() < until {
-            let waiting: Vec<_> = others().collect();
-            for member in &waiting {
-                // one that is gone needs no word
-                let _ = service::node_at(cluster, &member.name).cast(NodeMessage::End { outcome: outcome.to_owned() });
+    /// What follows for the run from another node's end.
+    fn on_gone(&self, event: &MemberEvent, controller: &Controller) {
+        match gang::consequence(&self.site.node, &self.site.cluster.members(), event) {
+            Some(Consequence::GoesOn(words)) => (self.site.talk)(&words),
+            Some(Consequence::Ends(words)) => {
+                (self.site.talk)(&format!("{words}: the run is stopped"));
+                // a Conductor that is gone has told the end already
+                let _ = controller.conductor.cast(ConductorMessage::Stop(StopMode::Now));
             }
-            if !waiting.iter().any(plays_a_role) {
-                return;
-            }
-            tokio::time::sleep(ENLIST_PAUSE).await;
+            None => {}
         }
-        let late: Vec<String> = others().filter(plays_a_role).map(|member| member.name).collect();
-        tracing::warn!(nodes = late.join(", "), "some nodes have not left after the end of the run");
     }
 
     /// The others' wait: for the controller's word.
@@ -303,11 +334,13 @@ impl Node {
             tokio::select! {
                 biased;
                 event = self.events.recv() => match event {
-                    Some(Event::Told(outcome)) => return NodeEnd::Run { outcome, end: None },
+                    Some(Event::Told(over, within_ms)) => return self.finish(over, within_ms, leave).await,
                     Some(Event::Fenced(by)) => return NodeEnd::Failed(NodeError::Fenced { by }),
                     Some(Event::GaveUp(failure)) => {
                         return NodeEnd::Failed(NodeError::Part { reason: failure.to_string() });
                     }
+                    // what becomes of the run is the controller's to say
+                    Some(Event::Gone(_)) => {}
                     None => return NodeEnd::Left,
                 },
                 Some(mode) = leave.recv() => return self.depart(mode, leave).await,
@@ -328,118 +361,120 @@ impl Node {
         }
     }
 
-    /// Leaves: what is under way ends first, or is handed back, unless a second wish comes.
-    async fn depart(&mut self, mode: StopMode, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
-        let within = Duration::from_secs(self.site.node.drain_s);
-        let drained = drain::drain(&self.site, &self.pools, &self.hosts, within);
-        tokio::select! {
-            biased;
-            Some(_) = leave.recv() => {}
-            event = self.events.recv() => if let Some(Event::Told(outcome)) = event {
-                return NodeEnd::Run { outcome, end: None };
-            },
-            () = drained, if mode == StopMode::AfterStep => {}
-        }
-        NodeEnd::Left
-    }
-
-    async fn take_down(self) {
-        down::drain_pools(&self.pools).await;
-        down::stop_actors(&self.supervisor, "the node ends").await;
-        if !self.site.node.plays("controller") {
-            let journal = &self.site.common.journal;
-            if let Err(error) = ask(journal, Deadline::after_ms(LAST_EVENTS_MS), JournalMessage::Flush).await {
-                tracing::warn!(%error, "the last events of this node are not in the run's history");
-            }
-        }
-        #[cfg(feature = "torch")]
-        down::shut_down_engines(self.embedded).await;
-        self.site.cluster.leave().await;
-    }
-}
-
-/// Writes down the address at which this node listens, for whoever started it with port 0.
-fn write_address(state_dir: &std::path::Path, cluster: &Cluster) -> anyhow::Result<()> {
-    let (place, part) = (state_dir.join(ADDRESS_FILE), state_dir.join(format!("{ADDRESS_FILE}.part")));
-    let written = std::fs::create_dir_all(state_dir)
-        .and_then(|()| std::fs::write(&part, cluster.me().address))
-        .and_then(|()| std::fs::rename(&part, &place));
-    written.with_context(|| place.display().to_string())
-}
-
-/// Hears what ends a node: the controller's word, and a later start of the same name.
-fn listen(cluster: &Cluster, node: &NodeConfig, certificate_ends: Option<u64>, sender: &mpsc::UnboundedSender<Event>) {
-    let (told, state_dir) = (sender.clone(), node.state_dir.clone());
-    let name = service::node(&node.cluster.node);
-    let address = Address::of_function(&name, move |message| match message {
-        NodeMessage::End { outcome } => told.send(Event::Told(outcome)).map_err(|_| ()),
-        NodeMessage::Report(log_bytes, reply) => {
-            desk::report(&state_dir, certificate_ends, log_bytes, reply);
-            Ok(())
-        }
-    });
-    cluster.serve(&name, &address);
-    let (mut events, fenced) = (cluster.events(), sender.clone());
-    greenroom_core::spawn_named("node-fence", async move {
-        while let Some(event) = events.recv().await {
-            if let MemberEvent::Fenced { by } = event
-                && fenced.send(Event::Fenced(by)).is_err()
-            {
-                return;
-            }
-        }
-    });
-}
-
-/// Has the controller know this node, as soon as there is one.
-async fn enlist(cluster: &Cluster, node: &NodeConfig, settings: String, talk: &Talk) -> anyhow::Result<Enlisted> {
-    let controller = service::CONTROLLER.anywhere(cluster);
-    let until = Instant::now() + Duration::from_secs(node.gang_wait_s);
-    let enlist = Enlist { node: node.cluster.node.clone(), roles: node.cluster.roles.clone(), settings };
-    let mut said = None;
-    while Instant::now() < until {
-        let question = |reply| ControllerMessage::Enlist(enlist.clone(), reply);
-        match ask(&controller, Deadline::after_ms(ENLIST_WAIT_MS), question).await {
-            Ok(Ok(enlisted)) => return Ok(enlisted),
-            Ok(Err(reason)) => return Err(NodeError::Refused { reason }.into()),
-            Err(error) => {
-                if said.is_none_or(|said: Instant| said.elapsed() > Duration::from_secs(15)) {
-                    talk(&format!("waiting for the controller of run {} ({error})", node.run));
-                    said = Some(Instant::now());
+    /// Ends with the run: what is under way may end within the time that the controller gives, unless it takes that back or
+    /// a wish comes.
+    async fn finish(
+        &mut self,
+        over: RunOver,
+        within_ms: u64,
+        leave: &mut mpsc::UnboundedReceiver<StopMode>,
+    ) -> NodeEnd {
+        ended::write(&self.site.node.state_dir, &over, &self.settings);
+        if within_ms > 0 {
+            let within = Duration::from_millis(within_ms);
+            let mut drained =
+                std::pin::pin!(drain::drain(&self.site, &self.pools, &self.hosts, Drain::RunOver, within));
+            loop {
+                tokio::select! {
+                    biased;
+                    Some(_) = leave.recv() => break,
+                    event = self.events.recv() => match event {
+                        Some(Event::Told(_, 1..) | Event::Gone(_)) => {}
+                        Some(Event::Told(_, 0) | Event::Fenced(_) | Event::GaveUp(_)) | None => break,
+                    },
+                    () = &mut drained => break,
                 }
             }
         }
-        tokio::time::sleep(ENLIST_PAUSE).await;
+        NodeEnd::Run { over, end: None }
     }
-    Err(NodeError::NoController { waited_s: node.gang_wait_s }.into())
+
+    /// Leaves: what is under way ends first, or is handed back, unless a second wish comes.
+    async fn depart(&mut self, mode: StopMode, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
+        if mode == StopMode::Now {
+            return NodeEnd::Left;
+        }
+        let within = Duration::from_secs(self.site.node.drain_s);
+        let mut drained = std::pin::pin!(drain::drain(&self.site, &self.pools, &self.hosts, Drain::Leaving, within));
+        loop {
+            tokio::select! {
+                biased;
+                Some(_) = leave.recv() => return NodeEnd::Left,
+                event = self.events.recv() => match event {
+                    Some(Event::Told(over, _)) => {
+                        ended::write(&self.site.node.state_dir, &over, &self.settings);
+                        return NodeEnd::Run { over, end: None };
+                    }
+                    Some(Event::Gone(_)) => {}
+                    Some(Event::Fenced(_) | Event::GaveUp(_)) | None => return NodeEnd::Left,
+                },
+                () = &mut drained => return NodeEnd::Left,
+            }
+        }
+    }
+
+    async fn take_down(&mut self) {
+        if let Some(below) = self.below() {
+            below.take_down().await;
+        }
+    }
 }
 
-/// Waits until enough nodes of every role are there, and says which are missing.
-async fn await_gang(site: &Site) -> anyhow::Result<()> {
-    let waited_s = site.node.gang_wait_s;
-    let talk = site.talk.clone();
-    let progress = move |missing: &[greenroom_cluster::Missing]| {
-        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        talk(&format!("waiting for the gang: {}", missing.join("; ")));
-    };
-    let deadline = Deadline::after(Duration::from_secs(waited_s));
-    let gang = site.cluster.gang(&site.node.required(), deadline, progress).await;
-    gang.map_err(|error| NodeError::Gang { waited_s, missing: error.to_string() }.into())
+/// A node that is dropped, or whose wait is, is taken down by a task: it leaves nothing behind as long as its runtime lives.
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(below) = self.below()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            greenroom_core::spawn_named("node-take-down", below.take_down());
+        }
+    }
 }
 
-/// The settings that all nodes of a run must share.
-#[derive(serde::Serialize)]
-struct Shared<'a> {
-    seed: u64,
-    warm_start: &'a crate::config::WarmStartSection,
-    run: &'a greenroom_run::RunConfig,
-    rollout: &'a greenroom_rollout::RolloutConfig,
-    weights: &'a greenroom_weights::WeightsConfig,
+/// What runs below a node.
+struct Below {
+    pools: roles::Pools,
+    supervisor: ActorRef<SupervisorMessage>,
+    /// The outbox, where the history is on another node.
+    journal: Option<Address<JournalMessage>>,
+    #[cfg(feature = "torch")]
+    embedded: Vec<greenroom_policy::server::RunningEngine>,
+    cluster: Cluster,
 }
 
-/// The settings that all nodes of a run must share, as text.
-fn shared_settings(config: &Config) -> anyhow::Result<String> {
-    let Config { seed, warm_start, run, rollout, weights, .. } = config;
-    let shared = Shared { seed: *seed, warm_start, run, rollout, weights };
-    Ok(format!("{}{}", toml::to_string(&shared)?, inputs::Inputs::of(config)?.to_text()))
+impl Below {
+    async fn take_down(self) {
+        down::drain_pools(&self.pools).await;
+        down::stop_actors(&self.supervisor, "the node ends").await;
+        if let Some(journal) = &self.journal
+            && let Err(error) = ask(journal, Deadline::after_ms(LAST_EVENTS_MS), JournalMessage::Flush).await
+        {
+            tracing::warn!(%error, "the last events of this node are not in the run's history");
+        }
+        #[cfg(feature = "torch")]
+        down::shut_down_engines(self.embedded).await;
+        self.cluster.leave().await;
+    }
+}
+
+/// Ends the fleet, which aborts what is in flight; one that was never started has ended.
+async fn shut_down_fleet(engines: &Address<EnginePoolMessage>) {
+    if engines.is_bound()
+        && let Err(error) = ask(engines, Deadline::after_ms(LAST_WORDS_MS), EnginePoolMessage::Shutdown).await
+    {
+        tracing::warn!(%error, "the engines' pool was not shut down in time");
+    }
+}
+
+/// Starts the supervisor of a node's actors; what it gives up ends the node.
+async fn supervise(
+    children: Vec<ChildSpec>,
+    sender: mpsc::UnboundedSender<Event>,
+) -> anyhow::Result<ActorRef<SupervisorMessage>> {
+    let on_give_up = Box::new(move |failure| drop(sender.send(Event::GaveUp(failure))));
+    let arguments = SupervisorArguments { children, on_give_up };
+    let (supervisor, _) = Actor::spawn(None, Supervisor, arguments)
+        .await
+        .map_err(|error| anyhow::anyhow!("GR0925: this node could not be started: {}", startup_cause(error)))?;
+    Ok(supervisor)
 }

@@ -23,7 +23,7 @@ pub(super) fn rollout(site: &Site) -> anyhow::Result<Vec<ChildSpec>> {
     let model_dir = config.path(&config.model.dir);
     let images = data::images(config, &datasets)?;
     let pool = |image: &greenroom_sandbox::ImageSpec| {
-        (image.name.clone(), spread::<SandboxPoolMessage>(&site.cluster, &service::sandbox_pool(&image.name)))
+        (image.name.clone(), spread(&site.cluster, &service::sandbox_pool(&image.name)))
     };
     let sandboxes: BTreeMap<String, Address<SandboxPoolMessage>> = images.iter().map(pool).collect();
     let inputs = RolloutInputs {
@@ -36,6 +36,7 @@ pub(super) fn rollout(site: &Site) -> anyhow::Result<Vec<ChildSpec>> {
         (service::ENGINE_POOL.anywhere(&site.cluster), service::CONDUCTOR.anywhere(&site.cluster));
     let arguments = site.common.rollout_manager(inputs, engines, sandboxes, conductor)?;
     let address = service::ROLLOUT_MANAGER.address();
+    site.staff.rolls_out(&address);
     let (policy, arguments) = (RestartPolicy::PATIENT, move || arguments.clone());
     let child = ChildSpec::at_address("rollout manager", policy, || RolloutManager, arguments, &address);
     Ok(vec![service::ROLLOUT_MANAGER.offered(child, &address, &site.cluster)])
