@@ -4,6 +4,8 @@
 mod ca;
 mod check;
 #[cfg(feature = "cluster")]
+mod completion;
+#[cfg(feature = "cluster")]
 mod ctl;
 mod dataset;
 mod dataset_check;

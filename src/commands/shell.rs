@@ -2,41 +2,35 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
-use greenroom::shell::{Session, ShellError, VERBS, parse, split};
+use greenroom::shell::{Session, ShellError, parse, split};
 use rustyline::completion::{Completer, Pair};
 use rustyline::error::ReadlineError;
 use rustyline::history::DefaultHistory;
 use rustyline::{CompletionType, Config, Editor, Helper, Highlighter, Hinter, Validator};
 
+use super::completion::{Names, candidates};
 use super::ctl::{perform, way};
 use crate::cli::ShellWay;
 
 /// The file with what was typed, in the home directory.
 const HISTORY: &str = ".greenroom_history";
-/// Words that may follow a verb.
-const ARGUMENTS: &[(&str, &[&str])] = &[
-    ("pause", &["rollouts", "training"]),
-    ("resume", &["rollouts", "training"]),
-    ("stop", &["--after-step", "--now"]),
-    ("rollouts", &["--state", "--older-than"]),
-    ("events", &["-f", "-n"]),
-    ("set", &greenroom::messages::steer::HOT_KEYS),
-];
 
 pub(super) fn run(named: &ShellWay) -> anyhow::Result<ExitCode> {
     let way = way(named)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
     let session = match runtime.block_on(Session::join(&way)) {
-        Ok(session) => session,
+        Ok(session) => Arc::new(session),
         Err(error) => {
             let error = error.downcast::<ShellError>()?;
             anyhow::bail!("{}: {error}", error.code());
         }
     };
-    let mut editor = editor()?;
+    let (asked, handle) = (session.clone(), runtime.handle().clone());
+    let mut editor = editor(Names::new(move || handle.block_on(asked.names())))?;
     let history = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(HISTORY));
     if let Some(history) = &history {
         // there is none at first
@@ -76,54 +70,25 @@ pub(super) fn run(named: &ShellWay) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn editor() -> anyhow::Result<Editor<Verbs, DefaultHistory>> {
+fn editor(names: Names) -> anyhow::Result<Editor<Words, DefaultHistory>> {
     let config = Config::builder().completion_type(CompletionType::List).max_history_size(1_000)?.build();
     let mut editor = Editor::with_config(config)?;
-    editor.set_helper(Some(Verbs));
+    editor.set_helper(Some(Words(names)));
     Ok(editor)
 }
 
-/// Completes verbs, and words that may follow them.
+/// Completes verbs and what may follow them.
 #[derive(Helper, Highlighter, Hinter, Validator)]
-struct Verbs;
+struct Words(Names);
 
-impl Completer for Verbs {
+impl Completer for Words {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, at: usize, _: &rustyline::Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let before = &line[..at];
         let begins = before.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
-        let found = candidates(&before[..begins], &before[begins..]);
-        let pairs = found.into_iter().map(|word| Pair { display: word.to_owned(), replacement: format!("{word} ") });
+        let found = candidates(&before[..begins], &before[begins..], &self.0);
+        let pairs = found.into_iter().map(|word| Pair { replacement: format!("{word} "), display: word });
         Ok((begins, pairs.collect()))
-    }
-}
-
-/// The words that may follow others and begin so.
-fn candidates(before: &str, begun: &str) -> Vec<&'static str> {
-    let mut words = before.split_whitespace();
-    let last = words.next_back();
-    let known: Vec<&'static str> = match last {
-        None | Some("help" | "watch") => VERBS.iter().map(|page| page.name).collect(),
-        Some("-o") => vec!["table", "json", "yaml"],
-        Some(verb) => {
-            let follow = ARGUMENTS.iter().find(|(name, _)| *name == verb);
-            follow.map(|(_, words)| words.to_vec()).unwrap_or_default().into_iter().chain(["-o"]).collect()
-        }
-    };
-    known.into_iter().filter(|word| word.starts_with(begun)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::candidates;
-
-    #[test]
-    fn verbs_and_their_words_are_completed() {
-        assert_eq!(candidates("", "rol"), ["rollouts"]);
-        assert_eq!(candidates("watch ", "stat"), ["status"]);
-        assert_eq!(candidates("pause ", ""), ["rollouts", "training", "-o"]);
-        assert_eq!(candidates("nodes -o ", "j"), ["json"]);
-        assert!(candidates("", "").len() > 20);
     }
 }

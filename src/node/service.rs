@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::{Arc, Once};
 
-use greenroom_cluster::Cluster;
+use greenroom_cluster::{Cluster, Member};
 use greenroom_core::{Address, ChildSpec, ChildStart};
 use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::{ControllerMessage, NodeMessage};
@@ -69,6 +69,18 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Service<M> {
     /// The child whose first start offers the service from this node: nobody is sent to an actor that does not run yet.
     pub(super) fn offered(&self, child: ChildSpec, address: &Address<M>, cluster: &Cluster) -> ChildSpec {
         offered(child, self.name, address, cluster)
+    }
+
+    /// Offers the service on this node no more.
+    pub(super) fn withdraw(&self, cluster: &Cluster) {
+        cluster.withdraw(self.name);
+    }
+
+    /// Whether another node that is up offers the service.
+    pub(super) fn is_offered_elsewhere(&self, cluster: &Cluster) -> bool {
+        let me = cluster.me().name;
+        let offers = |member: &Member| member.services.iter().any(|offered| offered == self.name);
+        cluster.members().iter().any(|member| member.is_up() && member.name != me && offers(member))
     }
 
     /// Offers the service on this node, at this address.

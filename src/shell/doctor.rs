@@ -3,7 +3,7 @@
 //! Each finding names the part, what was seen and, where something is wrong, what to do. What could not be looked at is a
 //! finding, too: silence is never health.
 
-use greenroom_messages::steer::{EngineSight, NodeSight, PoolSight, StatusSight, WeightSight};
+use greenroom_messages::steer::{ChecksumSight, EngineSight, NodeSight, PoolSight, StatusSight, WeightSight};
 use serde::Serialize;
 
 use super::words::bytes_words;
@@ -48,6 +48,7 @@ pub(super) struct Looked {
     pub(super) engines: Result<Vec<EngineSight>, String>,
     pub(super) pools: Result<Vec<PoolSight>, String>,
     pub(super) weights: Result<Vec<WeightSight>, String>,
+    pub(super) checksums: Result<Vec<ChecksumSight>, String>,
 }
 
 fn finding(health: Health, part: impl Into<String>, finding: impl Into<String>) -> Finding {
@@ -70,12 +71,16 @@ pub(super) fn judge(looked: &Looked) -> Vec<Finding> {
         Err(reason) => findings.push(finding(Health::Ill, "engines", reason)),
     }
     match &looked.pools {
-        Ok(pools) => sandboxes(pools, &mut findings),
+        Ok(pools) => sandboxes(pools, looked.nodes.as_deref().unwrap_or_default(), &mut findings),
         Err(reason) => findings.push(finding(Health::Ill, "sandboxes", reason)),
     }
     match &looked.weights {
         Ok(seen) => weights(seen, &mut findings),
         Err(reason) => findings.push(finding(Health::Ill, "weights", reason)),
+    }
+    match &looked.checksums {
+        Ok(seen) => checksums(seen, &mut findings),
+        Err(reason) => findings.push(finding(Health::Doubtful, "weight checksums", reason)),
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.health));
     findings
@@ -108,6 +113,9 @@ fn node(node: &NodeSight, findings: &mut Vec<Finding>) {
         "left" => wrong.push((Health::Doubtful, "it has left: start it again if the run needs it".to_owned())),
         "suspect" => wrong.push((Health::Doubtful, format!("it was last heard of {} ms ago", node.heard_ago_ms))),
         state => wrong.push((Health::Ill, format!("it is {state}: see whether its machine and process live"))),
+    }
+    if let Some(left) = &node.drained {
+        wrong.push((Health::Doubtful, format!("it is drained ({left}): `undrain {}` gives it work again", node.node)));
     }
     if let Some(skew_ms) = node.clock_skew_ms {
         let off_ms = skew_ms.unsigned_abs();
@@ -172,8 +180,15 @@ fn engines(engines: &[EngineSight], findings: &mut Vec<Finding>) {
     findings.push(finding(health, "engines", format!("{serving} of {} serve{updating_words}", engines.len())));
 }
 
-fn sandboxes(pools: &[PoolSight], findings: &mut Vec<Finding>) {
-    if pools.is_empty() {
+fn sandboxes(pools: &[PoolSight], nodes: &[NodeSight], findings: &mut Vec<Finding>) {
+    let is_drained = |node: &NodeSight| node.drained.is_some() && node.roles.iter().any(|role| role == "sandbox");
+    if pools.is_empty() && nodes.iter().any(is_drained) {
+        findings.push(finding(
+            Health::Doubtful,
+            "sandboxes",
+            "there is no pool while the node that has some is drained",
+        ));
+    } else if pools.is_empty() {
         findings.push(finding(Health::Ill, "sandboxes", "there is no pool: see the nodes with the role sandbox"));
     }
     for pool in pools {
@@ -190,15 +205,38 @@ fn sandboxes(pools: &[PoolSight], findings: &mut Vec<Finding>) {
 }
 
 fn weights(weights: &[WeightSight], findings: &mut Vec<Finding>) {
-    let mut behind = weights.iter().filter(|holder| holder.lag.is_some_and(|lag| lag > 1)).peekable();
-    if behind.peek().is_none() {
-        findings.push(finding(Health::Well, "weights", "nobody is more than one version behind"));
-    }
+    let (behind, abreast): (Vec<_>, Vec<_>) = weights.iter().partition(|holder| holder.lag.is_some_and(|lag| lag > 1));
+    let count = format!("{} of {} are at most one version behind", abreast.len(), weights.len());
+    findings.push(finding(Health::Well, "weights", count));
     for holder in behind {
         let (lag, version) = (holder.lag.unwrap_or(0), holder.version.unwrap_or(0));
         let text = format!("it has version {version}, {lag} behind the newest: `publish` brings it there");
         findings.push(finding(Health::Doubtful, format!("{} {}", holder.kind, holder.holder), text));
     }
+}
+
+/// What hosts and engines hold, against what was published. An engine that takes new weights is compared the next time.
+fn checksums(seen: &[ChecksumSight], findings: &mut Vec<Finding>) {
+    let mut same = 0;
+    let mut not_compared = Vec::new();
+    for holder in seen {
+        let name = format!("{} {}", holder.kind, holder.holder);
+        match holder.found.as_str() {
+            "same" => same += 1,
+            "different" => {
+                let version = holder.version.map_or_else(String::new, |version| format!(" {version}"));
+                let text = format!(
+                    "it does not hold weights{version} as they were published: {}. `drain` it; what was generated by it since \
+                     is in doubt",
+                    holder.detail
+                );
+                findings.push(finding(Health::Ill, name, text));
+            }
+            _ => not_compared.push(format!("{name} was not compared ({})", holder.detail)),
+        }
+    }
+    let rest = if not_compared.is_empty() { String::new() } else { format!("; {}", not_compared.join("; ")) };
+    findings.push(finding(Health::Well, "weight checksums", format!("{same} holders hold what was published{rest}")));
 }
 
 #[cfg(test)]
@@ -220,6 +258,7 @@ mod tests {
             engines: Ok(vec![engine("serving")]),
             pools: Ok(vec![PoolSight { image: "graph".into(), created: 3, ..PoolSight::default() }]),
             weights: Ok(Vec::new()),
+            checksums: Ok(vec![checksum("same", ""), checksum("not_compared", "it is updating")]),
         }
     }
 
@@ -234,6 +273,16 @@ mod tests {
             context_tokens: None,
             url: String::new(),
             trouble: None,
+        }
+    }
+
+    fn checksum(found: &str, detail: &str) -> ChecksumSight {
+        ChecksumSight {
+            kind: "engine".into(),
+            holder: "a/0".into(),
+            version: Some(3),
+            found: found.into(),
+            detail: detail.into(),
         }
     }
 
@@ -255,8 +304,22 @@ mod tests {
         let unanswered = StatusSight { unanswered: vec!["trainer is not running".into()], ..StatusSight::default() };
         let failing = PoolSight { created: 0, failed: 4, ..PoolSight::default() };
         let stuck = EngineSight { trouble: Some("no such file".into()), ..engine("updating") };
+        let without_boxes = with_node(|node| {
+            node.drained = Some("idle".into());
+            node.roles = vec!["sandbox".into()];
+        });
+        let other = checksum("different", "value 2 of model.norm.weight is 1 at the engine and 2 in the file");
         let cases = [
             (healthy(), Health::Well, "1 of 1 serve"),
+            (
+                healthy(),
+                Health::Well,
+                "1 holders hold what was published; engine a/0 was not compared (it is updating)",
+            ),
+            (Looked { checksums: Ok(vec![other]), ..healthy() }, Health::Ill, "value 2 of model.norm.weight"),
+            (with_node(|node| node.drained = Some("2 leases".into())), Health::Doubtful, "it is drained (2 leases)"),
+            (Looked { pools: Ok(Vec::new()), ..healthy() }, Health::Ill, "there is no pool: see"),
+            (Looked { pools: Ok(Vec::new()), ..without_boxes }, Health::Doubtful, "there is no pool while"),
             (with_node(|node| node.state = "dead".into()), Health::Ill, "it is dead"),
             (with_node(|node| node.clock_skew_ms = Some(-900)), Health::Doubtful, "-900 ms off"),
             (with_node(|node| node.clock_skew_ms = Some(60_000)), Health::Ill, "60000 ms off"),

@@ -21,4 +21,5 @@ pub use error::{SHELL_ERRORS, ShellError};
 pub use output::Output;
 pub use session::{Done, Session, Show, Way, at_once};
 pub use verb::{Request, VERBS, Verb, VerbPage, help, parse};
+pub(crate) use words::duration_ms;
 pub use words::split;

@@ -1,10 +1,9 @@
 //! What people see that is no plain table: the status on one screen, and the tree.
 
-use std::collections::BTreeMap;
+use greenroom_messages::steer::{ActorSight, NodeSight, StatusSight, WhyLine};
+use serde_json::Value;
 
-use greenroom_messages::steer::{EngineSight, NodeSight, StatusSight, WhyLine};
-
-use super::words::clock_words;
+use super::words::{clock_words, duration_words};
 
 /// The run on one screen.
 pub(super) fn status(seen: &StatusSight) -> String {
@@ -38,38 +37,115 @@ fn or_nothing(phase: &str) -> &str {
     if phase.is_empty() { "not begun" } else { phase }
 }
 
-/// Nodes, their roles, and what runs there.
-pub(super) fn tree(nodes: &[NodeSight], engines: &[EngineSight]) -> String {
+/// Nodes, and every actor on them below whoever supervises it.
+pub(super) fn tree(nodes: &[NodeSight], actors: &[ActorSight]) -> String {
     let mut lines = Vec::new();
     for node in nodes {
-        lines.push(format!("{} ({}) {}", node.node, node.roles.join(", "), node.state));
-        let mut below: Vec<String> = node.services.clone();
-        let prefix = format!("{}/", node.node);
-        let engines = engines.iter().filter(|engine| engine.engine.as_str().starts_with(&prefix));
-        below.extend(engines.map(|engine| format!("engine {} {}", engine.engine, engine.state)));
-        let last = below.len().saturating_sub(1);
-        for (index, name) in below.iter().enumerate() {
-            lines.push(format!("{} {name}", if index == last { "└─" } else { "├─" }));
-        }
+        let drained = node.drained.as_ref().map_or_else(String::new, |left| format!(", drained: {left}"));
+        lines.push(format!("{} ({}) {}{drained}", node.node, node.roles.join(", "), node.state));
+        let here: Vec<&ActorSight> = actors.iter().filter(|actor| actor.node == node.node).collect();
+        branch(&here, &roots(&here), "", &mut lines);
     }
     lines.join("\n")
 }
 
-/// Which node offers which service.
-pub(super) fn services(nodes: &[NodeSight]) -> serde_json::Value {
-    let mut rows = BTreeMap::new();
-    for node in nodes {
-        for service in &node.services {
-            rows.insert((service.clone(), node.node.clone()), node.state.clone());
-        }
+/// Those whose supervisor is no actor of the node that is shown.
+fn roots<'a>(here: &[&'a ActorSight]) -> Vec<&'a ActorSight> {
+    let is_shown = |name: &str| here.iter().any(|actor| actor.actor == name);
+    here.iter().filter(|actor| !is_shown(&actor.under)).copied().collect()
+}
+
+fn below<'a>(here: &[&'a ActorSight], over: &ActorSight) -> Vec<&'a ActorSight> {
+    here.iter().filter(|actor| actor.under == over.actor && actor.actor != over.actor).copied().collect()
+}
+
+fn branch(here: &[&ActorSight], level: &[&ActorSight], before: &str, lines: &mut Vec<String>) {
+    for (index, actor) in level.iter().enumerate() {
+        let is_last = index + 1 == level.len();
+        let restarts = match actor.restarts {
+            Some(restarts @ 1..) => format!(", started again {restarts} times"),
+            _ => String::new(),
+        };
+        let doing = if actor.doing.is_empty() { String::new() } else { format!(": {}", actor.doing) };
+        let (turn, further) = if is_last { ("└─", "   ") } else { ("├─", "│  ") };
+        let since = duration_words(actor.for_ms as f64);
+        lines.push(format!("{before}{turn} {} {} for {since}{restarts}{doing}", actor.actor, actor.state));
+        branch(here, &below(here, actor), &format!("{before}{further}"), lines);
     }
-    let rows = rows
-        .into_iter()
-        .map(|((service, node), state)| serde_json::json!({ "service": service, "node": node, "state": state }));
-    serde_json::Value::Array(rows.collect())
+}
+
+/// The tree as values.
+pub(super) fn tree_value(nodes: &[NodeSight], actors: &[ActorSight]) -> Value {
+    let rows = nodes.iter().map(|node| {
+        let here: Vec<&ActorSight> = actors.iter().filter(|actor| actor.node == node.node).collect();
+        let (roles, state) = (&node.roles, &node.state);
+        serde_json::json!({
+            "node": node.node, "roles": roles, "state": state, "drained": node.drained,
+            "actors": branch_value(&here, &roots(&here)),
+        })
+    });
+    Value::Array(rows.collect())
+}
+
+fn branch_value(here: &[&ActorSight], level: &[&ActorSight]) -> Value {
+    let rows = level.iter().map(|actor| {
+        let mut value = serde_json::to_value(actor).unwrap_or_default();
+        let below = below(here, actor);
+        if let Some(fields) = value.as_object_mut() {
+            fields.shift_remove("node");
+            fields.shift_remove("under");
+            if !below.is_empty() {
+                fields.insert("actors".to_owned(), branch_value(here, &below));
+            }
+        }
+        value
+    });
+    Value::Array(rows.collect())
 }
 
 /// A rollout's history, a line each.
 pub(super) fn story(lines: &[WhyLine]) -> String {
     lines.iter().map(|line| format!("{}  {}", clock_words(line.at_ms), line.text)).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn actor(name: &str, under: &str, state: &str) -> ActorSight {
+        ActorSight {
+            node: "roll".into(),
+            actor: name.into(),
+            under: under.into(),
+            state: state.into(),
+            for_ms: 1_500,
+            restarts: (under == "supervisor").then_some(1),
+            doing: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_tree_shows_each_actor_below_its_supervisor() {
+        let node = NodeSight {
+            node: "roll".into(),
+            roles: vec!["rollout".into()],
+            state: "alive".into(),
+            drained: Some("1 rollouts run".into()),
+            ..NodeSight::default()
+        };
+        let actors = [
+            actor("rollout manager", "supervisor", "running"),
+            actor("t1", "rollout manager", "generating"),
+            actor("t2", "rollout manager", "grading"),
+            actor("other", "supervisor", "restarting"),
+        ];
+        let expected = "roll (rollout) alive, drained: 1 rollouts run\n\
+                        ├─ rollout manager running for 1.5 s, started again 1 times\n\
+                        │  ├─ t1 generating for 1.5 s\n\
+                        │  └─ t2 grading for 1.5 s\n\
+                        └─ other restarting for 1.5 s, started again 1 times";
+        assert_eq!(tree(std::slice::from_ref(&node), &actors), expected);
+        let value = tree_value(&[node], &actors);
+        assert_eq!(value[0]["actors"][0]["actors"][1]["state"], "grading");
+    }
 }

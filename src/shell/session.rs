@@ -6,7 +6,7 @@ use std::time::Duration;
 use greenroom_cluster::{Cluster, ClusterConfig, IdentityFiles, MemberEvent, SHELL};
 use greenroom_core::{Address, Deadline, Faults, Reply, Seam, ask};
 use greenroom_identity::{CertificateRole, Identity};
-use greenroom_messages::steer::{DeskMessage, DeskRefusal, EventSight, Look, Sight, Steer};
+use greenroom_messages::steer::{DeskMessage, DeskRefusal, EventSight, Look, NamesSight, Sight, Steer};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -23,6 +23,8 @@ const JOIN_WAIT: Duration = Duration::from_secs(15);
 const REFUSED_WAIT: Duration = Duration::from_secs(4);
 /// How long it may take to answer.
 const LOOK_WAIT_MS: u64 = 20_000;
+/// How long a person may wait for a completion.
+const NAMES_WAIT: Duration = Duration::from_millis(500);
 /// How often it is asked for events that came.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(500);
 /// How many events it is asked for at once while they are followed.
@@ -174,10 +176,6 @@ impl Session {
                 Ok(Done::well(if output == Output::Table { text } else { output.show(&said) }))
             }
             Verb::Tree => self.tree(output).await,
-            Verb::Services => {
-                let Sight::Nodes(nodes) = self.look(Look::Nodes).await? else { return Err(unexpected()) };
-                Ok(Done::well(output.show(&screen::services(&nodes))))
-            }
             Verb::Doctor => Ok(self.doctor(output).await),
             Verb::Bundle(path) => self.bundle(path).await,
             // what goes on for ever is never asked for here
@@ -203,20 +201,26 @@ impl Session {
         self.question(|reply| DeskMessage::Look(look, reply)).await
     }
 
+    /// What can be named, for completion; nothing where the desk does not say so soon enough for who waits at a prompt.
+    pub async fn names(&self) -> NamesSight {
+        match tokio::time::timeout(NAMES_WAIT, self.look(Look::Names)).await {
+            Ok(Ok(Sight::Names(names))) => names,
+            _ => NamesSight::default(),
+        }
+    }
+
     async fn steer(&self, steer: Steer) -> Result<String, ShellError> {
         self.question(|reply| DeskMessage::Steer(steer, reply)).await
     }
 
     async fn tree(&self, output: Output) -> Result<Done, ShellError> {
         let Sight::Nodes(nodes) = self.look(Look::Nodes).await? else { return Err(unexpected()) };
-        if output != Output::Table {
-            return Ok(Done::well(output.show(&output::value_of(&Sight::Nodes(nodes)))));
-        }
-        let engines = match self.look(Look::Engines).await {
-            Ok(Sight::Engines(engines)) => engines,
-            _ => Vec::new(),
+        let Sight::Actors(actors) = self.look(Look::Actors).await? else { return Err(unexpected()) };
+        let text = match output {
+            Output::Table => screen::tree(&nodes, &actors),
+            _ => output.show(&screen::tree_value(&nodes, &actors)),
         };
-        Ok(Done::well(screen::tree(&nodes, &engines)))
+        Ok(Done::well(text))
     }
 
     async fn follow(&self, first: u32, output: Output, show: &mut Show<'_>) -> Result<Done, ShellError> {
@@ -256,6 +260,7 @@ impl Session {
             engines: looked!(Look::Engines, Sight::Engines),
             pools: looked!(Look::Pools, Sight::Pools),
             weights: looked!(Look::Weights, Sight::Weights),
+            checksums: looked!(Look::Checksums, Sight::Checksums),
         };
         let findings = doctor::judge(&looked);
         let status = findings.iter().map(|finding| finding.health.exit_status()).max().unwrap_or(0);
@@ -268,6 +273,7 @@ impl Session {
         let looks = [
             ("status", Look::Status),
             ("nodes", Look::Nodes),
+            ("actors", Look::Actors),
             ("engines", Look::Engines),
             ("pools", Look::Pools),
             ("rollouts", Look::Rollouts { state: None, older_than_ms: 0 }),
@@ -301,7 +307,7 @@ fn shown(sight: &Sight, output: Output) -> String {
         }
         (Sight::Nodes(_), Output::Table) => {
             let mut value = output::value_of(sight);
-            // too wide for a screen: `ps`, `inspect` and the other outputs show them
+            // too wide for a screen: `inspect` and the other outputs show them
             for row in value.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
                 for long in ["services", "incarnation", "address", "pid", "disk_bytes"] {
                     row.shift_remove(long);

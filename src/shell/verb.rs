@@ -23,10 +23,8 @@ const EVENTS: u32 = 30;
 pub enum Verb {
     /// Show something.
     Look(Look),
-    /// The nodes, the roles they play and the services they offer, as a tree.
+    /// The nodes and every actor on them, as a tree.
     Tree,
-    /// The services, by node.
-    Services,
     /// Events from now on, as they come.
     Follow(u32),
     /// Steer the run.
@@ -73,8 +71,8 @@ const fn page(group: &'static str, name: &'static str, arguments: &'static str, 
 pub const VERBS: &[VerbPage] = &[
     page("See", "status", "", "the run on one screen, with what holds it up at present"),
     page("See", "nodes", "", "the nodes: state, roles, when last heard of, clock, version, certificate, disk"),
-    page("See", "tree", "", "nodes, roles and services as a tree"),
-    page("See", "ps", "", "the services, by node"),
+    page("See", "tree", "", "nodes and every actor on them, as a tree"),
+    page("See", "ps", "", "every actor by node: state, restarts, what an agent's loop waits for"),
     page("See", "engines", "", "the fleet: state, weights, load"),
     page("See", "pools", "", "the pools of sandboxes, by node"),
     page("See", "rollouts", "[--state S] [--older-than T]", "rollouts under way, or those of a state or outcome"),
@@ -87,14 +85,14 @@ pub const VERBS: &[VerbPage] = &[
     page("See", "watch", "[-n SECONDS] VERB…", "does a verb again and again, until Ctrl-C"),
     page("Steer", "pause", "rollouts|training", "begin no more of these"),
     page("Steer", "resume", "rollouts|training", "let them go on"),
-    page("Steer", "drain", "ENGINE", "give an engine no more turns"),
-    page("Steer", "undrain", "ENGINE", "give it turns again"),
+    page("Steer", "drain", "NODE|ENGINE", "give it no new work; what is under way ends by itself"),
+    page("Steer", "undrain", "NODE|ENGINE", "give it work again"),
     page("Steer", "add-engine", "NAME URL [--max-in-flight N]", "one more engine"),
     page("Steer", "rm-engine", "ENGINE", "drain an engine and forget it"),
-    page("Steer", "set", "KEY VALUE", "change a setting that may change while the run goes on"),
+    page("Steer", "set", "[KEY VALUE]", "change a setting that may change; without arguments, those that may"),
     page("Steer", "cancel", "ROLLOUT", "end one rollout as cancelled"),
     page("Steer", "publish", "", "bring the present weights to the engines again"),
-    page("Steer", "checkpoint", "", "says why one between steps is not made"),
+    page("Steer", "checkpoint", "", "where the newest checkpoint is; every step ends with one"),
     page("Steer", "stop", "--after-step|--now", "end the run; it can be resumed"),
     page("Diagnose", "doctor", "", "looks at everything; exit status 0 well, 1 doubtful, 2 ill"),
     page("Diagnose", "bundle", "FILE", "a tar file with settings, events, looks and logs, without secrets"),
@@ -179,14 +177,14 @@ impl Words {
             "status" => Verb::Look(Look::Status),
             "nodes" => Verb::Look(Look::Nodes),
             "tree" => Verb::Tree,
-            "ps" => Verb::Services,
+            "ps" => Verb::Look(Look::Actors),
             "engines" => Verb::Look(Look::Engines),
             "pools" => Verb::Look(Look::Pools),
             "rollouts" => self.rollouts()?,
             "leases" => Verb::Look(Look::Leases),
             "weights" => Verb::Look(Look::Weights),
             "events" => self.events()?,
-            "inspect" => Verb::Look(Look::Inspect(self.positional("inspect SERVICE: `ps` lists services")?)),
+            "inspect" => Verb::Look(Look::Inspect(self.positional("inspect SERVICE: `nodes -o json` lists services")?)),
             "why" => Verb::Look(Look::Why(self.rollout("why ROLLOUT")?)),
             "sql" => {
                 // without quotes the words are put together again
@@ -201,8 +199,9 @@ impl Words {
             "pause" => self.hold(true)?,
             "resume" => self.hold(false)?,
             "drain" | "undrain" => {
-                let engine = EngineId::new(self.positional("drain ENGINE: `engines` lists them")?);
-                Verb::Steer(Steer::Drain { engine, drained: name == "drain" })
+                let what =
+                    self.positional(&format!("{name} NODE, or {name} ENGINE: `nodes` and `engines` list them"))?;
+                Verb::Steer(Steer::Drain { what, drained: name == "drain" })
             }
             "add-engine" => self.add_engine()?,
             "rm-engine" => {
@@ -210,8 +209,8 @@ impl Words {
                 Verb::Steer(Steer::RemoveEngine(EngineId::new(engine)))
             }
             "set" => {
-                let key = self.positional("set KEY VALUE")?;
-                Verb::Steer(Steer::Set { key, value: self.positional("set KEY VALUE")? })
+                let Some(key) = self.optional() else { return Ok(Verb::Look(Look::Settings)) };
+                Verb::Steer(Steer::Set { key, value: self.positional("set KEY VALUE: `set` lists keys")? })
             }
             "cancel" => Verb::Steer(Steer::Cancel(self.rollout("cancel ROLLOUT")?)),
             "publish" => Verb::Steer(Steer::Publish),
@@ -348,10 +347,7 @@ mod tests {
             ("sql SELECT 1", look(Look::Sql("SELECT 1".into()))),
             ("pause rollouts", Verb::Steer(Steer::Hold { what: Held::Rollouts, held: true })),
             ("resume training", Verb::Steer(Steer::Hold { what: Held::Training, held: false })),
-            (
-                "undrain eng0/embedded-0",
-                Verb::Steer(Steer::Drain { engine: EngineId::new("eng0/embedded-0"), drained: false }),
-            ),
+            ("undrain eng0/embedded-0", Verb::Steer(Steer::Drain { what: "eng0/embedded-0".into(), drained: false })),
             ("stop --now", Verb::Steer(Steer::Stop(StopMode::Now))),
             ("cancel t00001-g002-s03-a00", Verb::Steer(Steer::Cancel(rollout))),
             ("help stop", Verb::Help(Some("stop".into()))),

@@ -28,7 +28,7 @@ pub fn split(line: &str) -> Result<Vec<String>, String> {
 }
 
 /// A duration such as `90`, `90s`, `5m`, `2h`, in milliseconds.
-pub(super) fn duration_ms(text: &str) -> Option<u64> {
+pub(crate) fn duration_ms(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
     let number: u64 = digits.parse().ok()?;
     let factor = match text.get(digits.len()..)? {

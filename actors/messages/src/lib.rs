@@ -13,6 +13,7 @@ pub mod node;
 pub mod rollout;
 pub mod run;
 pub mod sandbox;
+pub mod setting;
 pub mod steer;
 pub mod trainer;
 pub mod weights;

@@ -19,9 +19,11 @@ pub enum RolloutManagerMessage {
     CancelRollout(RolloutId, Reply<bool>),
     /// From the shell: hold admission of new rollouts, or let it go on.
     SetPaused(bool),
-    /// From the shell: at most so many rollouts run from now on, at least 1; those that run already may end. A restart of
-    /// the manager takes its configuration's number again.
-    SetMaxRunning(u32),
+    /// From the shell: a [hot key](crate::setting::HOT_KEYS) of `rollout` has this value from now on, until the manager is
+    /// started again; or why it cannot. Repeatable.
+    Set(String, u64, Reply<Result<(), String>>),
+    /// From the shell: the present values of those keys. Repeatable.
+    Settings(Reply<Vec<(String, u64)>>),
     /// From the node that it runs on: begin no more rollouts (`true`), or begin them again; those that run go on. Where
     /// another manager takes over, groups of which nothing runs are forgotten. Repeatable.
     SetDrained {

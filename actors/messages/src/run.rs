@@ -18,6 +18,11 @@ pub enum ConductorMessage {
     SetTrainingPaused(bool),
     /// From the shell: bring the present weights to the engines again, as soon as nothing generates. Repeatable.
     Republish,
+    /// From the shell: a [hot key](crate::setting::HOT_KEYS) of `run` has this value from now on, until the Conductor is
+    /// started again; or why it cannot. Repeatable.
+    Set(String, u64, Reply<Result<(), String>>),
+    /// From the shell: the present values of those keys. Repeatable.
+    Settings(Reply<Vec<(String, u64)>>),
     /// From the shell and the live display: how the run stands.
     Status(Reply<RunStatus>),
     /// From anybody: tell this address of every step that is finished from now on, until it leads nowhere. Answers how the

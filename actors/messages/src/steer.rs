@@ -54,6 +54,8 @@ pub enum Look {
     Status,
     /// The nodes.
     Nodes,
+    /// Every actor of the run, by node.
+    Actors,
     /// The fleet.
     Engines,
     /// The pools of sandboxes, by node.
@@ -69,6 +71,12 @@ pub enum Look {
     Leases,
     /// Who holds which weights.
     Weights,
+    /// The settings that may change while the run goes on.
+    Settings,
+    /// What can be named: for completion.
+    Names,
+    /// Whether engines and their hosts hold the weights that were published.
+    Checksums,
     /// Events.
     Events {
         /// Those with larger numbers only; `None` for the last ones.
@@ -93,6 +101,8 @@ pub enum Sight {
     Status(Box<StatusSight>),
     /// Of [`Look::Nodes`].
     Nodes(Vec<NodeSight>),
+    /// Of [`Look::Actors`].
+    Actors(Vec<ActorSight>),
     /// Of [`Look::Engines`].
     Engines(Vec<EngineSight>),
     /// Of [`Look::Pools`].
@@ -103,6 +113,12 @@ pub enum Sight {
     Leases(Vec<LeaseSight>),
     /// Of [`Look::Weights`].
     Weights(Vec<WeightSight>),
+    /// Of [`Look::Settings`].
+    Settings(Vec<SettingSight>),
+    /// Of [`Look::Checksums`].
+    Checksums(Vec<ChecksumSight>),
+    /// Of [`Look::Names`].
+    Names(NamesSight),
     /// Of [`Look::Events`], in their order.
     Events(Vec<EventSight>),
     /// Of [`Look::Inspect`].
@@ -138,6 +154,8 @@ pub struct StatusSight {
     pub training_paused: bool,
     /// Whether an operator holds rollouts.
     pub rollouts_paused: bool,
+    /// Whether the node that rolls out is drained, and no other one does.
+    pub rollouts_drained: bool,
     /// Rollouts that run.
     pub rollouts_running: u32,
     /// Rollouts that are not admitted yet.
@@ -179,6 +197,8 @@ pub struct NodeSight {
     pub state: String,
     /// The roles it plays.
     pub roles: Vec<String>,
+    /// What is still under way on a node that is drained; `idle` when nothing is.
+    pub drained: Option<String>,
     /// Which start of the node this is.
     pub incarnation: u64,
     /// How long ago it was last heard of.
@@ -203,6 +223,25 @@ pub struct NodeSight {
     pub address: String,
     /// The services it offers.
     pub services: Vec<String>,
+}
+
+/// An actor of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActorSight {
+    /// The node that it runs on.
+    pub node: String,
+    /// Its name.
+    pub actor: String,
+    /// Who supervises it.
+    pub under: String,
+    /// Where it is in its life; of an AgentLoop, what it waits for.
+    pub state: String,
+    /// For how long it has been there.
+    pub for_ms: u64,
+    /// How often it was started again, where it is.
+    pub restarts: Option<u64>,
+    /// What it does, or what befell it, in words.
+    pub doing: String,
 }
 
 /// An engine of the fleet.
@@ -306,6 +345,48 @@ pub struct WeightSight {
     pub state: String,
 }
 
+/// A setting that may change while the run goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingSight {
+    /// Its key.
+    pub key: String,
+    /// Its value at present; `None` where the part that reads it gave no answer.
+    pub value: Option<u64>,
+    /// What the configuration says, which counts again when the part that reads it is started anew.
+    pub configured: Option<u64>,
+    /// What it means, and from when on a change counts.
+    pub meaning: String,
+}
+
+/// Whether a holder of weights holds those that were published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChecksumSight {
+    /// `receiver`: the checksum of all its tensors, as it was when the version was applied; `engine`: a sample of the numbers
+    /// that it holds now.
+    pub kind: String,
+    /// Its name.
+    pub holder: String,
+    /// The version's number.
+    pub version: Option<u64>,
+    /// `same`, `different` or `not_compared`.
+    pub found: String,
+    /// What differs, with the tensor's name; or why nothing was compared.
+    pub detail: String,
+}
+
+/// What can be named in a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesSight {
+    /// Nodes that are up, shells left out.
+    pub nodes: Vec<String>,
+    /// Engines of the fleet.
+    pub engines: Vec<String>,
+    /// Services.
+    pub services: Vec<String>,
+    /// Rollouts: those under way, then the newest of those that have ended.
+    pub rollouts: Vec<String>,
+}
+
 /// An event of the run's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventSight {
@@ -373,10 +454,10 @@ pub enum Steer {
         /// Whether it is held from now on.
         held: bool,
     },
-    /// Send an engine no more turns, or send it turns again.
+    /// Give an engine or a node no new work, or give it work again.
     Drain {
-        /// The engine.
-        engine: EngineId,
+        /// The engine's or the node's name.
+        what: String,
         /// Whether it is drained from now on.
         drained: bool,
     },
@@ -411,9 +492,6 @@ pub enum Held {
     Training,
 }
 
-/// The settings that can be changed while a run goes on.
-pub const HOT_KEYS: [&str; 1] = ["rollout.max_running"];
-
 impl std::fmt::Display for Steer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -425,8 +503,8 @@ impl std::fmt::Display for Steer {
                 };
                 write!(formatter, "{verb} {what}")
             }
-            Self::Drain { engine, drained: true } => write!(formatter, "drain {engine}"),
-            Self::Drain { engine, drained: false } => write!(formatter, "undrain {engine}"),
+            Self::Drain { what, drained: true } => write!(formatter, "drain {what}"),
+            Self::Drain { what, drained: false } => write!(formatter, "undrain {what}"),
             Self::AddEngine(spec) => write!(formatter, "add-engine {} {}", spec.engine, spec.url),
             Self::RemoveEngine(engine) => write!(formatter, "rm-engine {engine}"),
             Self::Set { key, value } => write!(formatter, "set {key} {value}"),

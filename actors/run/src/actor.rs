@@ -141,6 +141,14 @@ impl Actor for Conductor {
             ConductorInput::Message(ConductorMessage::Stop(mode)) => state.on_stop(mode),
             ConductorInput::Message(ConductorMessage::SetTrainingPaused(paused)) => state.on_pause(paused),
             ConductorInput::Message(ConductorMessage::Republish) => state.on_republish(),
+            ConductorInput::Message(ConductorMessage::Set(key, value, reply)) => {
+                reply.send(state.set(&key, value));
+                Ok(())
+            }
+            ConductorInput::Message(ConductorMessage::Settings(reply)) => {
+                reply.send(state.settings());
+                Ok(())
+            }
             ConductorInput::Message(ConductorMessage::Status(reply)) => {
                 reply.send(state.status());
                 Ok(())

@@ -30,6 +30,9 @@ fn held(seen: &StatusSight) -> Option<String> {
     if seen.rollouts_paused {
         return Some("an operator holds rollouts: `resume rollouts` lets them go on".to_owned());
     }
+    if seen.rollouts_drained {
+        return Some("the node that rolls out is drained, and no other one does: `undrain` it".to_owned());
+    }
     seen.training_paused.then(|| "an operator holds training: `resume training` lets it go on".to_owned())
 }
 
@@ -140,6 +143,7 @@ mod tests {
                 "nothing can generate: 0 of 2 engines serve (eng0: lost)",
             ),
             (StatusSight { rollouts_paused: true, engines_serving: 0, ..rolling() }, "an operator holds rollouts"),
+            (StatusSight { rollouts_drained: true, ..rolling() }, "the node that rolls out is drained"),
             (StatusSight { training_paused: true, ..rolling() }, "an operator holds training"),
             (idle("training step 4"), "rollouts wait for the trainer: training step 4"),
             (idle("warm start 40 %"), "rollouts wait for the trainer: warm start 40 %"),

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use greenroom_cluster::{Member, SHELL};
 use greenroom_core::Address;
+use greenroom_messages::EngineId;
 use greenroom_messages::engine::{EnginePoolMessage, EngineState, EngineStatus};
-use greenroom_messages::node::NodeMessage;
+use greenroom_messages::node::{Drained, NodeMessage};
 use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::ConductorMessage;
 use greenroom_messages::sandbox::SandboxPoolMessage;
@@ -37,6 +38,7 @@ impl Desk {
         Ok(match look {
             Look::Status => Sight::Status(Box::new(self.status().await)),
             Look::Nodes => Sight::Nodes(self.nodes().await),
+            Look::Actors => Sight::Actors(self.actors().await),
             Look::Engines => Sight::Engines(self.engines().await.map_err(cannot)?),
             Look::Pools => Sight::Pools(self.pools().await),
             Look::Rollouts { state, older_than_ms } => {
@@ -44,6 +46,9 @@ impl Desk {
             }
             Look::Leases => Sight::Leases(self.read(move |db| db.leases(now_ms)).await?),
             Look::Weights => Sight::Weights(self.weights().await.map_err(cannot)?),
+            Look::Settings => Sight::Settings(self.settings().await),
+            Look::Checksums => Sight::Checksums(self.checksums().await),
+            Look::Names => Sight::Names(self.names().await),
             Look::Events { after, limit } => Sight::Events(self.read(move |db| db.events(after, limit)).await?),
             Look::Inspect(service) => Sight::Inspect(self.inspect(&service).await?),
             Look::Why(rollout) => {
@@ -80,6 +85,7 @@ impl Desk {
         match rollouts {
             Ok(rollouts) => {
                 (seen.rollouts_paused, seen.rollouts_running) = (rollouts.paused, rollouts.running);
+                seen.rollouts_drained = rollouts.drained;
                 (seen.rollouts_queued, seen.rollouts_ended) = (rollouts.queued, rollouts.ended);
             }
             Err(reason) => seen.unanswered.push(reason),
@@ -118,8 +124,10 @@ impl Desk {
     async fn nodes(&self) -> Vec<NodeSight> {
         let now_ms = self.clock.now_ms();
         let members = self.cluster.members();
+        let engines = self.statuses().await.unwrap_or_default();
         // shells that have left are of no interest any more
         let shown = members.into_iter().filter(|member| member.is_up() || !is_shell(member));
+        let engines = &engines;
         let rows = shown.map(|member| async move {
             let report = match member.is_up() && !is_shell(&member) {
                 true => {
@@ -139,6 +147,10 @@ impl Desk {
                 certificate_days: ends.map(|ends| (ends as i64 - now_ms as i64).div_euclid(DAY_MS)),
                 disk_free_bytes: report.as_ref().and_then(|report| report.disk_free_bytes),
                 disk_bytes: report.as_ref().and_then(|report| report.disk_bytes),
+                drained: report
+                    .as_ref()
+                    .and_then(|report| report.drained)
+                    .map(|left| still_under_way(left, &member.name, engines)),
                 pid: report.as_ref().map(|report| report.pid),
                 node: member.name,
                 roles: member.roles,
@@ -151,7 +163,7 @@ impl Desk {
         join_all(rows).await
     }
 
-    async fn statuses(&self) -> Result<Vec<EngineStatus>, String> {
+    pub(super) async fn statuses(&self) -> Result<Vec<EngineStatus>, String> {
         self.part(service::ENGINE_POOL.anywhere(&self.cluster), EnginePoolMessage::Status).await
     }
 
@@ -300,7 +312,7 @@ impl Desk {
     }
 }
 
-fn is_shell(member: &Member) -> bool {
+pub(super) fn is_shell(member: &Member) -> bool {
     member.roles.iter().any(|role| role == SHELL)
 }
 
@@ -325,8 +337,23 @@ fn sum(pools: &[PoolSight], count: impl Fn(&PoolSight) -> u32) -> u32 {
     pools.iter().map(count).sum()
 }
 
+/// What is under way on a node that is drained, in words.
+fn still_under_way(left: Drained, node: &str, engines: &[EngineStatus]) -> String {
+    let here = engines.iter().filter(|engine| is_of(node, &engine.engine));
+    let turns: u32 = here.map(|engine| engine.in_flight).sum();
+    let parts = [(left.leases, "leases"), (left.rollouts, "rollouts"), (turns, "turns")];
+    let parts = parts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let words = parts.collect::<Vec<_>>().join(", ");
+    if words.is_empty() { "idle".to_owned() } else { words }
+}
+
+/// Whether an engine is one of this node's.
+pub(super) fn is_of(node: &str, engine: &EngineId) -> bool {
+    engine.as_str().split_once('/').is_some_and(|(owner, _)| owner == node)
+}
+
 /// The name that serde gives a unit variant.
-fn state_name(state: impl Serialize) -> String {
+pub(in crate::node) fn state_name(state: impl Serialize) -> String {
     match serde_json::to_value(state) {
         Ok(serde_json::Value::String(name)) => name,
         _ => "unknown".to_owned(),

@@ -5,9 +5,13 @@
 //! desk holds nothing: what it says is what the parts say when they are asked, and a part that does not answer is named.
 //! On failure: a part that is gone costs its lines, never the answer.
 
+mod actors;
 mod bottleneck;
+mod checkpoint;
+mod checksums;
 mod looks;
 mod report;
+mod settings;
 mod steers;
 
 use std::path::PathBuf;
@@ -23,6 +27,7 @@ use tokio::sync::Semaphore;
 use super::NodeConfig;
 use crate::config::Config;
 
+pub(super) use looks::state_name;
 pub(super) use report::report;
 
 /// The name of the service.

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use greenroom_core::{Reply, spawn_blocking_named};
-use greenroom_messages::node::NodeReport;
+use greenroom_messages::node::{Drained, NodeReport};
 
 use crate::shell::redact::redact;
 
@@ -16,6 +16,7 @@ const MOST_LOG_BYTES: u64 = 1 << 20;
 pub(in crate::node) fn report(
     state_dir: &Path,
     certificate_ends_at_ms: Option<u64>,
+    drained: Option<Drained>,
     log_bytes: u64,
     reply: Reply<NodeReport>,
 ) {
@@ -29,6 +30,7 @@ pub(in crate::node) fn report(
             disk_free_bytes: disk.as_ref().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize)),
             disk_bytes: disk.as_ref().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize)),
             certificate_ends_at_ms,
+            drained,
             log: redact(&log),
         });
     });

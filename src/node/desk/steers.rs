@@ -1,17 +1,20 @@
 //! Steering: written into the run's history first, then done.
 
+use greenroom_cluster::Member;
 use greenroom_core::spawn_blocking_named;
 use greenroom_messages::EngineId;
-use greenroom_messages::engine::{EnginePoolMessage, EngineSpec};
+use greenroom_messages::engine::{EnginePoolMessage, EngineSpec, EngineStatus};
+use greenroom_messages::node::NodeMessage;
 use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::{ConductorMessage, RunEvent, StopMode};
-use greenroom_messages::steer::{DeskRefusal, HOT_KEYS, Held, Steer};
+use greenroom_messages::steer::{DeskRefusal, Held, Steer};
 
+use super::looks::{is_of, is_shell};
 use super::{Desk, cannot};
 use crate::node::service;
 
-/// How many rollouts `set rollout.max_running` may allow.
-const MOST_RUNNING: u32 = 1_000_000;
+/// Roles that a node may not be drained of.
+const NOT_DRAINED: [&str; 2] = ["controller", "trainer"];
 
 impl Desk {
     /// Steers; says what was done.
@@ -52,10 +55,10 @@ impl Desk {
                     false => "training goes on".to_owned(),
                 })
             }
-            Steer::Drain { engine, drained } => self.drain(engine, drained).await,
+            Steer::Drain { what, drained } => self.drain(&what, drained).await,
             Steer::AddEngine(spec) => self.add_engine(spec).await,
             Steer::RemoveEngine(engine) => self.remove_engine(engine).await,
-            Steer::Set { key, value } => self.set(&key, &value),
+            Steer::Set { key, value } => self.set(&key, &value).await,
             Steer::Cancel(rollout) => {
                 let manager = service::ROLLOUT_MANAGER.anywhere(&self.cluster);
                 let cancel = |reply| RolloutManagerMessage::CancelRollout(rollout, reply);
@@ -68,7 +71,7 @@ impl Desk {
                 self.tell_conductor(ConductorMessage::Republish)?;
                 Ok("the present weights are brought to the engines again as soon as nothing generates".to_owned())
             }
-            Steer::Checkpoint => Err(self.no_checkpoint()),
+            Steer::Checkpoint => self.checkpoint().await,
             Steer::Stop(mode) => {
                 self.tell_conductor(ConductorMessage::Stop(mode))?;
                 Ok(match mode {
@@ -89,7 +92,56 @@ impl Desk {
         told.map_err(|gone| cannot(format!("{gone}: is a node with the role rollout up? See `nodes`")))
     }
 
-    async fn drain(&self, engine: EngineId, drained: bool) -> Result<String, DeskRefusal> {
+    /// An engine of this name, or else a node.
+    async fn drain(&self, what: &str, drained: bool) -> Result<String, DeskRefusal> {
+        let engines = self.statuses().await.map_err(cannot);
+        let is_engine = |engines: &[EngineStatus]| engines.iter().any(|engine| engine.engine.as_str() == what);
+        if engines.as_ref().is_ok_and(|engines| is_engine(engines)) {
+            return self.drain_engine(EngineId::new(what), drained).await;
+        }
+        let members = self.cluster.members().into_iter().filter(|member| !is_shell(member));
+        let (found, others): (Vec<Member>, Vec<Member>) = members.partition(|member| member.name == what);
+        let Some(node) = found.into_iter().next() else {
+            let mut names: Vec<String> = others.into_iter().map(|member| member.name).collect();
+            names.extend(engines.unwrap_or_default().into_iter().map(|engine| engine.engine.to_string()));
+            return Err(cannot(format!("there is no engine and no node {what}; there are: {}", names.join(", "))));
+        };
+        self.drain_node(&node, drained, engines?).await
+    }
+
+    async fn drain_node(
+        &self,
+        node: &Member,
+        drained: bool,
+        engines: Vec<EngineStatus>,
+    ) -> Result<String, DeskRefusal> {
+        let name = &node.name;
+        if let Some(role) = node.roles.iter().find(|role| NOT_DRAINED.contains(&role.as_str())) {
+            return Err(cannot(format!(
+                "node {name} has the role {role}, of which a run has one that nobody stands in for: drain what else it \
+                 runs by its name (`engines`), or `stop --after-step` the run"
+            )));
+        }
+        if !node.is_up() {
+            return Err(cannot(format!("node {name} is not up: nothing is sent there anyway")));
+        }
+        let set = |reply| NodeMessage::SetDrained(drained, reply);
+        let told = self.part(service::node_at(&self.cluster, name), set).await.map_err(cannot)?;
+        let mut words = vec![told.map_err(cannot)?];
+        for engine in engines.iter().filter(|engine| is_of(name, &engine.engine)) {
+            if let Err(refusal) = self.drain_engine(engine.engine.clone(), drained).await {
+                words.push(refusal.to_string());
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        let more = if words.is_empty() { String::new() } else { format!("; {}", words.join("; ")) };
+        Ok(match drained {
+            true => format!("{name} is given no new work; `nodes` shows what is still under way there{more}"),
+            false => format!("{name} is given work again{more}"),
+        })
+    }
+
+    async fn drain_engine(&self, engine: EngineId, drained: bool) -> Result<String, DeskRefusal> {
         let pool = service::ENGINE_POOL.anywhere(&self.cluster);
         let set = |reply| EnginePoolMessage::SetDrained(engine.clone(), drained, reply);
         self.part(pool, set).await.map_err(cannot)?.map_err(|failure| cannot(failure.message))?;
@@ -127,29 +179,5 @@ impl Desk {
             Err(_) => return Ok(format!("{engine} is being drained, and is forgotten then")),
         }
         Ok(format!("{engine} has left the fleet"))
-    }
-
-    fn set(&self, key: &str, value: &str) -> Result<String, DeskRefusal> {
-        let hot = HOT_KEYS.join(", ");
-        if key != "rollout.max_running" {
-            return Err(cannot(format!(
-                "{key} cannot be changed while a run goes on: it is read when the run begins, and a resumed run must be \
-                 the same; what can be changed: {hot}"
-            )));
-        }
-        let number = value.parse::<u32>().ok().filter(|number| (1..=MOST_RUNNING).contains(number));
-        let number =
-            number.ok_or_else(|| cannot(format!("{key} is {value:?}: write a number of 1 to {MOST_RUNNING}")))?;
-        self.tell_manager(RolloutManagerMessage::SetMaxRunning(number))?;
-        let configured = self.config.rollout.max_running;
-        Ok(format!("at most {number} rollouts run; the next start of their node takes {configured} again"))
-    }
-
-    fn no_checkpoint(&self) -> DeskRefusal {
-        let steps = self.database.committed_steps().unwrap_or_default();
-        let last = steps
-            .last()
-            .map_or_else(|| "none is there yet".to_owned(), |step| format!("the last is {}", step.checkpoint));
-        cannot(format!("every step ends with a checkpoint, and one between steps would hold nothing more: {last}"))
     }
 }

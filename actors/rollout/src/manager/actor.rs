@@ -11,7 +11,7 @@ use greenroom_messages::rollout::{
 };
 use greenroom_messages::run::{ConductorMessage, JournalMessage};
 use greenroom_messages::sandbox::SandboxPoolMessage;
-use greenroom_messages::{Purpose, RolloutId};
+use greenroom_messages::{Purpose, RolloutId, setting};
 use greenroom_tokens::{ChatTemplate, Tokenizer};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, MessagingErr, SupervisionEvent};
 use tokio::task::JoinHandle;
@@ -250,7 +250,22 @@ impl RolloutManagerState {
                 ManagerInput::CancelRollout(rollout)
             }
             RolloutManagerMessage::SetPaused(is_paused) => ManagerInput::SetPaused(is_paused),
-            RolloutManagerMessage::SetMaxRunning(most) => ManagerInput::SetMaxRunning(most),
+            RolloutManagerMessage::Set(key, value, reply) => match self.set(&key, value) {
+                Ok(limits) => {
+                    reply.send(Ok(()));
+                    ManagerInput::SetLimits(limits)
+                }
+                Err(reason) => {
+                    reply.send(Err(reason));
+                    return;
+                }
+            },
+            RolloutManagerMessage::Settings(reply) => {
+                let config = &self.arguments.config;
+                let told = RolloutConfig { guard_ms: Some(config.guard_ms()), ..config.clone() };
+                reply.send(setting::values(&told, "rollout"));
+                return;
+            }
             RolloutManagerMessage::SetDrained { drained, handed_over } => {
                 ManagerInput::SetDrained { drained, handed_over }
             }
@@ -272,6 +287,20 @@ impl RolloutManagerState {
             }
         };
         self.step(input, myself).await;
+    }
+
+    /// Changes a setting, for rollouts that begin from now on. Sandboxes live as long as before.
+    fn set(&mut self, key: &str, value: u64) -> Result<ManagerLimits, String> {
+        let before = &self.arguments.config;
+        let mut config: RolloutConfig = setting::changed(before, "rollout", key, value)?;
+        config.sandbox_lifetime_ms = Some(before.sandbox_lifetime_ms());
+        let problems = config.problems();
+        if !problems.is_empty() {
+            return Err(problems.join("; "));
+        }
+        self.setting = Arc::new(EpisodeSetting { config: config.clone(), ..(*self.setting).clone() });
+        self.arguments.config = config;
+        Ok(ManagerLimits::from(&self.arguments.config))
     }
 
     /// Whether a batch can be made, and of which tasks.

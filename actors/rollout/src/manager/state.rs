@@ -62,8 +62,8 @@ pub enum ManagerInput {
         /// Whether groups of which nothing runs are another manager's now.
         handed_over: bool,
     },
-    /// At most so many rollouts run from now on; at least 1.
-    SetMaxRunning(u32),
+    /// These limits hold from now on; what runs goes on.
+    SetLimits(ManagerLimits),
     /// A rollout ended.
     Finished(Box<FinishedRollout>),
     /// Time has passed; see [`ManagerState::next_due_ms`].
@@ -155,8 +155,8 @@ impl ManagerState {
             ManagerInput::SetDrained { drained, handed_over } => {
                 (self.is_drained, self.is_handed_over) = (drained, drained && handed_over);
             }
-            ManagerInput::SetMaxRunning(most) => {
-                self.limits.max_running = most.max(1) as usize;
+            ManagerInput::SetLimits(limits) => {
+                self.limits = limits;
                 self.allowed_running = self.limits.max_running.max(self.running.len());
             }
             ManagerInput::Finished(finished) => self.finish(*finished, now_ms, &mut effects),

@@ -114,7 +114,7 @@ fn re_issues_back_off_twice_as_long_each_time_and_then_the_sample_is_given_up() 
         let effects = state.step(ManagerInput::Finished(Box::new(ended(rollouts[0], false))), now_ms);
         match (attempt, effects.as_slice()) {
             (1, [ManagerEffect::Record(RunEvent::RolloutEnded { .. }), ManagerEffect::Tell(text)]) => {
-                assert!(text.contains("is tried again: Engine: lost"), "{text}");
+                assert!(text.contains("is tried again: engine: lost"), "{text}");
             }
             (2, [ManagerEffect::Record(RunEvent::RolloutEnded { .. })]) => {}
             _ => panic!("{effects:?}"),
@@ -145,14 +145,15 @@ fn earlier_batches_are_admitted_first_and_a_late_end_of_an_ended_rollout_is_igno
 
 #[test]
 fn fewer_or_more_may_run_from_now_on_and_what_runs_goes_on() {
+    let at_most = |max_running| ManagerInput::SetLimits(ManagerLimits { max_running, ..LIMITS });
     let mut state = ManagerState::new(LIMITS);
     let first = issued(&state.step(start(1, 2, 4), 0));
     assert_eq!(first.len(), 3);
-    assert!(state.step(ManagerInput::SetMaxRunning(1), 1).is_empty(), "nobody is ended");
+    assert!(state.step(at_most(1), 1).is_empty(), "nobody is ended");
     let mut finish =
         |rollout, now_ms| issued(&state.step(ManagerInput::Finished(Box::new(ended(rollout, true))), now_ms)).len();
     assert_eq!((finish(first[0], 2), finish(first[1], 3), finish(first[2], 4)), (0, 0, 1));
-    assert_eq!(issued(&state.step(ManagerInput::SetMaxRunning(4), 5)).len(), 3);
+    assert_eq!(issued(&state.step(at_most(4), 5)).len(), 3);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the Conductor knows, and what it does on each input: note the fact, then start what the schedule says.
 
 mod finish;
+mod settings;
 mod start;
 
 use std::collections::BTreeMap;
