@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 
+use crate::bulk::plane::{BulkPlane, SERVICE};
 use crate::gang::GangWatch;
 use crate::hub::Hub;
 use crate::incarnation;
@@ -97,6 +98,14 @@ impl Cluster {
     /// Offers a service to operators and viewers as well; `address` looks at its [`caller`](crate::caller) itself.
     pub fn serve_everybody<M: DeserializeOwned + Send + 'static>(&self, service: &str, address: &Address<M>) {
         self.hub.offer(service, address, Audience::Everybody);
+    }
+
+    /// Lets what is too large for messages go by this data plane, to and from nodes that have one, too. The first call counts.
+    pub fn carry_bulk(&self, plane: BulkPlane) {
+        if self.hub.bulk_plane.set(plane).is_ok() {
+            // nobody asks it anything: that it is offered says all
+            self.serve(SERVICE, &Address::<()>::of_function(SERVICE, |()| Ok(())));
+        }
     }
 
     /// Offers a service no more.

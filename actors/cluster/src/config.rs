@@ -59,6 +59,8 @@ pub struct ClusterConfig {
     pub bulk_threshold_bytes: usize,
     /// How much may be under way beside the control channel per peer and direction, in bytes.
     pub bulk_in_flight_bytes: usize,
+    /// How long the bytes of a message may take to be fetched from the sender's data plane, in milliseconds.
+    pub bulk_deadline_ms: u64,
     /// How much may wait for a peer on the control channel, in bytes; more is refused.
     pub unacknowledged_bytes: usize,
     /// How many messages may wait for a peer; more are refused.
@@ -89,6 +91,7 @@ impl Default for ClusterConfig {
             tcp_user_timeout_ms: 10_000,
             bulk_threshold_bytes: 256 << 10,
             bulk_in_flight_bytes: 256 << 20,
+            bulk_deadline_ms: 600_000,
             unacknowledged_bytes: 64 << 20,
             unacknowledged_messages: 1 << 18,
             open_questions: 1 << 16,
@@ -146,6 +149,9 @@ impl ClusterConfig {
         }
         if self.bulk_in_flight_bytes < 1 << 20 || self.unacknowledged_bytes < 1 << 20 {
             problems.push("bulk_in_flight_bytes and unacknowledged_bytes: at least 1048576".into());
+        }
+        if self.bulk_deadline_ms == 0 {
+            problems.push("bulk_deadline_ms: at least 1".into());
         }
         if self.unacknowledged_messages == 0 || self.open_questions == 0 {
             problems.push("unacknowledged_messages and open_questions: at least 1".into());

@@ -175,4 +175,9 @@ pub const ERRORS: &[ErrorPage] = &[
         cause: "an operator or viewer asked a service that only nodes may ask",
         remedy: "use the verbs of the shell; what steers needs the certificate of an operator",
     },
+    ErrorPage {
+        code: "GR1219",
+        cause: "a large message is lost, because its bytes could not be fetched from the sender's data plane",
+        remedy: "the message names the address: let this node reach it (`dataplane.bind` and `advertise_host` of the sender); a slow link may need a longer `cluster.bulk_deadline_ms`",
+    },
 ];

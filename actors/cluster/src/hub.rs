@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::bulk::plane::BulkPlane;
 use crate::connections::Peer;
 use crate::events::EventHub;
 use crate::line::frame::Batch;
@@ -47,6 +48,7 @@ pub(crate) struct Hub {
     pub(crate) lines: RwLock<BTreeMap<u64, Arc<PeerLine>>>,
     pub(crate) dials: Dials,
     pub(crate) events: EventHub,
+    pub(crate) bulk_plane: OnceLock<BulkPlane>,
     /// Cancelled when the node leaves or is fenced.
     pub(crate) stop: CancellationToken,
     /// Changes with the members or their services.
@@ -80,6 +82,7 @@ impl Hub {
             lines: RwLock::default(),
             dials: Dials::default(),
             events: EventHub::default(),
+            bulk_plane: OnceLock::new(),
             stop: CancellationToken::new(),
             view: watch::Sender::new(0),
             membership: Mutex::new(membership),
@@ -105,6 +108,7 @@ impl Hub {
         LineLimits {
             bulk_threshold_bytes: config.bulk_threshold_bytes,
             bulk_in_flight_bytes: config.bulk_in_flight_bytes,
+            bulk_deadline_ms: config.bulk_deadline_ms,
             unacknowledged_bytes: config.unacknowledged_bytes,
             unacknowledged_messages: config.unacknowledged_messages,
             open_questions: config.open_questions,
@@ -358,6 +362,10 @@ impl Hub {
 impl Owner for Hub {
     fn target(&self, line: &PeerLine, service: &str) -> Result<Arc<dyn Target>, String> {
         self.services.target(service, line.certificate())
+    }
+
+    fn bulk_plane(&self) -> Option<BulkPlane> {
+        self.bulk_plane.get().cloned()
     }
 
     fn offers(&self, line: &PeerLine) {

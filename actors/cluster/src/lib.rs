@@ -7,7 +7,7 @@
 //!   and sees one actor per node, the NodeAgent (`agent`).
 //! * A line (`line`) leads to one incarnation of another node and survives its connections: messages, answers and addresses
 //!   cross in order and at most once; what is open is bounded, and fails as soon as the node is known dead.
-//! * What is too large for a control message goes beside it (`bulk`).
+//! * What is too large for a control message goes beside it (`bulk`): by the nodes' data plane where they have one.
 //!
 //! Invariants: nobody is let in who does not know the cookie, and have a certificate where TLS is on; nothing is allocated for
 //! a stranger beyond 16 KiB, nor for a member beyond the stated bounds; of one name at most one incarnation acts; each
@@ -31,6 +31,7 @@ mod quiet;
 mod service;
 mod sessions;
 
+pub use bulk::plane::BulkPlane;
 pub use cluster::Cluster;
 pub use config::{ClusterConfig, SHELL};
 pub use error::{ClusterError, ERRORS, GangError};

@@ -126,6 +126,26 @@ impl Store {
         self.inner.config.chunk_bytes.unwrap_or_else(|| chunk_bytes_for(bytes))
     }
 
+    /// What lies in the directory, oldest first; copies that an earlier process did not finish are removed. For a directory
+    /// that is this process's own, before anything is put there.
+    pub fn take_stock(&self) -> Result<Vec<ObjectId>, DataplaneError> {
+        let Some(dir) = &self.inner.dir else { return Ok(Vec::new()) };
+        let objects = objects_dir(dir);
+        let mut stock = Vec::new();
+        for entry in fs::read_dir(&objects).map_err(|error| DataplaneError::file(&objects, &error))?.flatten() {
+            let name = entry.file_name();
+            match name.to_string_lossy().parse::<ObjectId>() {
+                Ok(id) => stock.push((entry.metadata().and_then(|about| about.modified()).ok(), id)),
+                Err(_) => {
+                    let path = entry.path();
+                    fs::remove_dir_all(&path).map_err(|error| DataplaneError::file(&path, &error))?;
+                }
+            }
+        }
+        stock.sort_unstable();
+        Ok(stock.into_iter().map(|(_, id)| id).collect())
+    }
+
     /// Copies a file into the store; from then on it can be fetched. The same name and content give the same id.
     pub fn put_file(&self, name: &str, path: &Path) -> Result<ObjectId, DataplaneError> {
         let in_file = |error: &std::io::Error| DataplaneError::file(path, error);
@@ -268,6 +288,11 @@ impl Store {
         let store = self.clone();
         let found = spawn_blocking_named("dataplane find", move || store.find(id)).await;
         found.ok().flatten().unwrap_or(Err(DataplaneError::Panicked { what: "looking for an object" }))
+    }
+
+    /// How many bytes lie in memory, or have their room there.
+    pub fn memory_bytes(&self) -> u64 {
+        self.objects().values().map(|held| held.memory_bytes()).sum()
     }
 
     /// Changes whenever an object appears.

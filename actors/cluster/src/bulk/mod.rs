@@ -1,9 +1,14 @@
-//! A second connection beside a line's control connection, for what is too large for that.
+//! What is too large for a line's control connection goes beside it, so that a message of megabytes delays neither a
+//! heartbeat nor a question: by the data plane ([`plane`]) where both ends have one, else over a second connection of the
+//! line, as with shells and without TLS.
 //!
-//! So a message of megabytes delays neither a heartbeat nor a question. On failure: the connection is made anew by whoever
-//! dialled it, and blobs that are not confirmed are sent again from their beginning.
+//! On failure: the second connection is made anew by whoever dialled it, and blobs that are not confirmed are sent again over
+//! it from their beginning.
 
+pub(crate) mod plane;
 pub(crate) mod state;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::Arc;

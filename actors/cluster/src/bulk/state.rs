@@ -1,11 +1,14 @@
 //! Blobs beside the control channel, as pure state machines of both directions.
 //!
 //! Blobs go one after another in the order of their numbers, in chunks, over a connection of their own. The sender keeps a
-//! blob until it is confirmed; a new connection begins again with the first that is not. Invariants: what is kept or
+//! blob until it is confirmed; a new connection begins again with the first that is not. Those that the other end fetches by
+//! the data plane are only kept and counted here. Invariants: what is kept or
 //! assembled never exceeds the limit; no more is allocated than arrived; a blob is given out at most once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use super::plane::Placed;
 
 /// The most bytes in a chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
@@ -59,13 +62,15 @@ pub(crate) struct Outbox {
     limit_bytes: usize,
     kept_bytes: usize,
     blobs: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// Those at the data plane.
+    placed: BTreeMap<u64, Placed>,
     /// Blob and offset at which the present connection goes on.
     at: (u64, usize),
 }
 
 impl Outbox {
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, kept_bytes: 0, blobs: BTreeMap::new(), at: (0, 0) }
+        Self { limit_bytes, kept_bytes: 0, blobs: BTreeMap::new(), placed: BTreeMap::new(), at: (0, 0) }
     }
 
     /// Whether so many bytes more may be under way; if not, how many are.
@@ -78,6 +83,12 @@ impl Outbox {
     pub(crate) fn push(&mut self, id: u64, blob: Vec<u8>) {
         self.kept_bytes += blob.len();
         self.blobs.insert(id, Arc::new(blob));
+    }
+
+    /// Keeps a blob that the other end fetches.
+    pub(crate) fn push_placed(&mut self, id: u64, placed: Placed) {
+        self.kept_bytes += placed.bytes;
+        self.placed.insert(id, placed);
     }
 
     /// A new connection stands.
@@ -96,11 +107,14 @@ impl Outbox {
         Some(Chunk { id, offset, length, blob: blob.clone() })
     }
 
-    /// The other end has the blob whole.
-    pub(crate) fn confirm(&mut self, id: u64) {
+    /// The other end has the blob whole, or has given it up. What lay at the data plane is to be dropped.
+    pub(crate) fn confirm(&mut self, id: u64) -> Option<Placed> {
         if let Some(blob) = self.blobs.remove(&id) {
             self.kept_bytes -= blob.len();
         }
+        let placed = self.placed.remove(&id);
+        self.kept_bytes -= placed.as_ref().map_or(0, |placed| placed.bytes);
+        placed
     }
 
     pub(crate) fn kept_bytes(&self) -> usize {
@@ -206,10 +220,10 @@ mod tests {
                 if random.random_range(0..10) == 0
                     && let Some(id) = unconfirmed.pop()
                 {
-                    outbox.confirm(id);
+                    let _ = outbox.confirm(id);
                 }
                 let Some(chunk) = outbox.next() else {
-                    unconfirmed.drain(..).for_each(|id| outbox.confirm(id));
+                    unconfirmed.drain(..).for_each(|id| drop(outbox.confirm(id)));
                     if outbox.kept_bytes() == 0 {
                         break;
                     }
@@ -252,7 +266,7 @@ mod tests {
         assert_eq!(outbox.room_for(1000), Ok(()));
         outbox.push(1, vec![0; 600]);
         assert_eq!(outbox.room_for(401), Err(600));
-        outbox.confirm(1);
+        assert!(outbox.confirm(1).is_none());
         assert_eq!(outbox.room_for(1000), Ok(()));
     }
 }

@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use super::frame::{BulkHandle, Packed};
 
 /// Who is waited for.
@@ -23,11 +25,19 @@ pub(crate) enum Content {
     Awaited(BulkHandle),
 }
 
-/// Something whose turn has come; the bytes are missing when they arrived damaged.
+/// Something whose turn has come: its bytes, or why they are missing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Due {
     pub packed: Packed,
-    pub bytes: Option<Vec<u8>>,
+    pub bytes: Result<Vec<u8>, String>,
+}
+
+/// Bytes that are here before their turn, or why they will not come.
+#[derive(Debug)]
+struct Early {
+    bytes: Result<Vec<u8>, String>,
+    /// The room they take, where somebody else counts it.
+    room: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +53,8 @@ pub(crate) struct Arrivals {
     lanes: BTreeMap<Lane, Queue>,
     /// Which lane waits for which blob.
     awaited: BTreeMap<u64, Lane>,
-    /// Blobs that came before the frame that speaks of them.
-    early: BTreeMap<u64, Vec<u8>>,
+    /// Blobs that came before the frame that speaks of them, or before those before them.
+    early: BTreeMap<u64, Early>,
 }
 
 impl Arrivals {
@@ -63,9 +73,14 @@ impl Arrivals {
         self.lanes.entry(lane).or_default().waiting.push_back((packed, content));
     }
 
-    /// A blob arrived. Gives the lane that waits for it.
-    pub(crate) fn blob(&mut self, id: u64, bytes: Vec<u8>) -> Option<Lane> {
-        self.early.insert(id, bytes);
+    /// A blob arrived, or will not. Gives the lane that waits for it.
+    pub(crate) fn blob(
+        &mut self,
+        id: u64,
+        bytes: Result<Vec<u8>, String>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Option<Lane> {
+        self.early.insert(id, Early { bytes, room });
         self.awaited.remove(&id)
     }
 
@@ -89,15 +104,20 @@ impl Arrivals {
             return None;
         };
         let bytes = match content {
-            Content::Here(bytes) => Some(bytes),
-            Content::Awaited(handle) => self.early.remove(&handle.id).filter(|bytes| matches(bytes, &handle)),
+            Content::Here(bytes) => Ok(bytes),
+            Content::Awaited(handle) => match self.early.remove(&handle.id).map(|early| early.bytes) {
+                Some(Ok(bytes)) if matches(&bytes, &handle) => Ok(bytes),
+                Some(Err(reason)) => Err(reason),
+                Some(Ok(_)) | None => Err("its bytes arrived damaged".to_owned()),
+            },
         };
         Some(Due { packed, bytes })
     }
 
-    /// How many bytes of blobs are held.
+    /// How many bytes of blobs are held that nobody else counts.
     pub(crate) fn held_bytes(&self) -> usize {
-        self.early.values().map(Vec::len).sum()
+        let uncounted = self.early.values().filter(|early| early.room.is_none());
+        uncounted.filter_map(|early| early.bytes.as_ref().ok()).map(Vec::len).sum()
     }
 }
 
@@ -120,7 +140,11 @@ mod tests {
 
     fn drain(arrivals: &mut Arrivals, lane: &Lane) -> Vec<Option<Vec<u8>>> {
         assert!(arrivals.begin(lane));
-        std::iter::from_fn(|| arrivals.next(lane)).map(|due| due.bytes).collect()
+        std::iter::from_fn(|| arrivals.next(lane)).map(|due| due.bytes.ok()).collect()
+    }
+
+    fn come(arrivals: &mut Arrivals, id: u64, bytes: &[u8]) -> Option<Lane> {
+        arrivals.blob(id, Ok(bytes.to_vec()), None)
     }
 
     #[test]
@@ -133,20 +157,32 @@ mod tests {
         arrivals.push(lane.clone(), Packed::default(), Content::Here(b"two".to_vec()));
         arrivals.push(lane.clone(), Packed::default(), handle(2, b"three"));
         assert_eq!(drain(&mut arrivals, &lane), []);
-        assert_eq!(arrivals.blob(1, b"one".to_vec()), Some(lane.clone()));
+        assert_eq!(come(&mut arrivals, 1, b"one"), Some(lane.clone()));
         assert_eq!(drain(&mut arrivals, &lane), [Some(b"one".to_vec()), Some(b"two".to_vec())]);
         assert!(arrivals.must_wait(&lane), "the third waits for its bytes");
-        assert_eq!(arrivals.blob(2, b"damaged".to_vec()), Some(lane.clone()));
+        assert_eq!(come(&mut arrivals, 2, b"damaged"), Some(lane.clone()));
         assert_eq!(drain(&mut arrivals, &lane), [None]);
         assert!(!arrivals.must_wait(&lane));
         assert_eq!(arrivals.held_bytes(), 0);
     }
 
     #[test]
+    fn bytes_that_will_not_come_say_why_and_hold_up_nothing() {
+        let lane = Lane::Service("s".into());
+        let mut arrivals = Arrivals::default();
+        arrivals.push(lane.clone(), Packed::default(), handle(1, b"one"));
+        arrivals.push(lane.clone(), Packed::default(), Content::Here(b"two".to_vec()));
+        assert_eq!(arrivals.blob(1, Err("nobody has them".into()), None), Some(lane.clone()));
+        assert!(arrivals.begin(&lane));
+        let given: Vec<_> = std::iter::from_fn(|| arrivals.next(&lane)).map(|due| due.bytes).collect();
+        assert_eq!(given, [Err("nobody has them".to_owned()), Ok(b"two".to_vec())]);
+    }
+
+    #[test]
     fn a_blob_may_come_before_its_frame_and_a_lane_has_one_who_gives_out() {
         let lane = Lane::Answer(9);
         let mut arrivals = Arrivals::default();
-        assert_eq!(arrivals.blob(5, b"early".to_vec()), None);
+        assert_eq!(come(&mut arrivals, 5, b"early"), None);
         arrivals.push(lane.clone(), Packed::default(), handle(5, b"early"));
         assert!(arrivals.begin(&lane));
         assert!(!arrivals.begin(&lane), "one at a time");

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use greenroom_core::Unanswered;
 use greenroom_core::wire::{Line, Target};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::arrivals::{Content, Due, Lane};
 use super::frame::{Batch, BulkHandle, Frame, Outcome, Packed, Payload, SIGNAL, To};
@@ -90,7 +91,10 @@ impl PeerLine {
                 self.lock().offered = Some(names.into_iter().collect());
                 owner.offers(self);
             }
-            Frame::BulkReceived { id } => self.lock().outbox.confirm(id),
+            Frame::BulkReceived { id } => {
+                let confirmed = self.lock().outbox.confirm(id);
+                drop(confirmed);
+            }
             Frame::Leaving => owner.leaving(self),
             Frame::Heartbeat { sent_us, date_ms, echo_us, held_us } => {
                 let mut state = self.lock();
@@ -122,17 +126,22 @@ impl PeerLine {
                     return;
                 }
                 drop(arrivals);
-                self.give_out(&lane, &packed, Some(bytes));
+                self.give_out(&lane, &packed, Ok(bytes));
             }
-            Payload::Bulk(handle) => {
-                let BulkHandle { bytes, .. } = handle;
-                if bytes > self.limits.bulk_in_flight_bytes as u64 {
-                    return self.broken("it speaks of more bytes than may be under way", true);
-                }
-                self.lock_arrivals().push(lane.clone(), packed, Content::Awaited(handle));
-                self.drain(&lane);
+            Payload::Bulk(handle) => self.expect_bytes(lane, packed, handle),
+            Payload::Placed(handle, place) => {
+                self.expect_bytes(lane, packed, handle);
+                self.fetch(handle, place);
             }
         }
+    }
+
+    fn expect_bytes(&self, lane: Lane, packed: Packed, handle: BulkHandle) {
+        if handle.bytes > self.limits.bulk_in_flight_bytes as u64 {
+            return self.broken("it speaks of more bytes than may be under way", true);
+        }
+        self.lock_arrivals().push(lane.clone(), packed, Content::Awaited(handle));
+        self.drain(&lane);
     }
 
     /// A blob arrived beside the control channel (`None`: once more).
@@ -140,13 +149,15 @@ impl PeerLine {
         self.heard();
         self.push(&Frame::BulkReceived { id });
         let Some(blob) = blob else { return };
-        let mut arrivals = self.lock_arrivals();
-        if arrivals.held_bytes() + blob.len() > self.limits.bulk_in_flight_bytes {
-            drop(arrivals);
+        if self.lock_arrivals().held_bytes() + blob.len() > self.limits.bulk_in_flight_bytes {
             return self.broken("it sent more bytes than may be under way", true);
         }
-        let lane = arrivals.blob(id, blob);
-        drop(arrivals);
+        self.has_come(id, Ok(blob), None);
+    }
+
+    /// The bytes of a message are here, or will not come.
+    pub(super) fn has_come(&self, id: u64, bytes: Result<Vec<u8>, String>, room: Option<OwnedSemaphorePermit>) {
+        let lane = self.lock_arrivals().blob(id, bytes, room);
         if let Some(lane) = lane {
             self.drain(&lane);
         }
@@ -160,31 +171,30 @@ impl PeerLine {
         loop {
             let due = self.lock_arrivals().next(lane);
             let Some(Due { packed, bytes }) = due else { return };
-            self.give_out(lane, &packed, bytes.as_deref());
+            self.give_out(lane, &packed, bytes.as_deref().map_err(String::as_str));
         }
     }
 
-    fn give_out(&self, lane: &Lane, packed: &Packed, bytes: Option<&[u8]>) {
-        const DAMAGED: &str = "its bytes arrived damaged";
+    fn give_out(&self, lane: &Lane, packed: &Packed, bytes: Result<&[u8], &str>) {
         match (lane, bytes) {
-            (Lane::Answer(question), Some(bytes)) => {
+            (Lane::Answer(question), Ok(bytes)) => {
                 if !self.conclude(*question, Ok(bytes)) {
                     self.discard(packed);
                 }
             }
-            (Lane::Answer(question), None) => {
-                self.conclude(*question, Err(Unanswered::Lost(format!("the answer of node {}: {DAMAGED}", self.node))));
+            (Lane::Answer(question), Err(reason)) => {
+                self.conclude(*question, Err(Unanswered::Lost(format!("the answer of node {}: {reason}", self.node))));
                 self.discard(packed);
             }
-            (_, None) => self.undeliverable(packed, DAMAGED),
-            (Lane::Export(number), Some(bytes)) => {
+            (_, Err(reason)) => self.undeliverable(packed, reason),
+            (Lane::Export(number), Ok(bytes)) => {
                 let target = self.lock().exported.get(number).cloned();
                 match target {
                     Some(target) => self.deliver(&*target, packed, bytes),
                     None => self.undeliverable(packed, "who was asked is gone"),
                 }
             }
-            (Lane::Service(name), Some(bytes)) => {
+            (Lane::Service(name), Ok(bytes)) => {
                 let Some(owner) = self.owner.upgrade() else { return };
                 match owner.target(self, name) {
                     Ok(target) => self.deliver(&*target, packed, bytes),

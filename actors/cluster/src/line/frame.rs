@@ -6,6 +6,10 @@
 
 use std::fmt;
 
+use greenroom_dataplane::ObjectId;
+
+use crate::bulk::plane::Place;
+
 /// The first byte of a batch.
 const FORMAT: u8 = 1;
 /// Number and length of a frame.
@@ -44,7 +48,10 @@ pub(crate) struct BulkHandle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload<'a> {
     Inline(&'a [u8]),
+    /// They come over the bulk connection.
     Bulk(BulkHandle),
+    /// They lie at the sender's data plane.
+    Placed(BulkHandle, Place<'a>),
 }
 
 /// What a payload refers to.
@@ -132,6 +139,10 @@ impl Writer {
         self.numbers(&packed.questions).numbers(&packed.exports)
     }
 
+    fn handle(self, handle: &BulkHandle) -> Self {
+        self.number(handle.id).number(handle.bytes).number(handle.checksum)
+    }
+
     /// Comes last in a frame: inline bytes end where the frame ends.
     fn payload(mut self, payload: &Payload<'_>) -> Self {
         match payload {
@@ -142,7 +153,13 @@ impl Writer {
             }
             Payload::Bulk(handle) => {
                 self.0.push(1);
-                self.number(handle.id).number(handle.bytes).number(handle.checksum)
+                self.handle(handle)
+            }
+            Payload::Placed(handle, place) => {
+                self.0.push(2);
+                let mut writer = self.handle(handle);
+                writer.0.extend_from_slice(&place.object.0);
+                writer.text(place.address)
             }
         }
     }
@@ -159,6 +176,7 @@ impl Frame<'_> {
         let room = |payload: &Payload<'_>| match payload {
             Payload::Inline(bytes) => bytes.len() + 64,
             Payload::Bulk(_) => 64,
+            Payload::Placed(_, place) => 128 + place.address.len(),
         };
         let writer = match self {
             Self::Message { to: To::Export(number), packed, payload } => {
@@ -250,12 +268,18 @@ impl<'a> Reader<'a> {
     fn payload(&mut self) -> Option<Payload<'a>> {
         match self.byte()? {
             0 => Some(Payload::Inline(std::mem::take(&mut self.0))),
-            1 => {
-                let (id, bytes, checksum) = (self.number()?, self.number()?, self.number()?);
-                Some(Payload::Bulk(BulkHandle { id, bytes, checksum }))
+            1 => Some(Payload::Bulk(self.handle()?)),
+            2 => {
+                let handle = self.handle()?;
+                let object = ObjectId(*self.take(32)?.first_chunk()?);
+                Some(Payload::Placed(handle, Place { object, address: self.text()? }))
             }
             _ => None,
         }
+    }
+
+    fn handle(&mut self) -> Option<BulkHandle> {
+        Some(BulkHandle { id: self.number()?, bytes: self.number()?, checksum: self.number()? })
     }
 
     fn frame(&mut self) -> Option<Frame<'a>> {

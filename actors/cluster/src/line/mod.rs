@@ -6,6 +6,7 @@
 //! address or a port calls back here.
 
 mod arrivals;
+mod beside;
 mod delivery;
 pub(crate) mod frame;
 mod numbering;
@@ -21,15 +22,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use greenroom_core::wire::{AwaitedAnswer, Line, Target};
 use greenroom_core::{Abandonment, Clock, Unanswered};
 use greenroom_identity::CertificateRole;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 
+use crate::bulk::plane::BulkPlane;
 use crate::bulk::state::{Chunk, Inbox, Outbox};
 use crate::link::socket::Cutter;
 use crate::quiet::Quiet;
 pub(crate) use pump::run as pump_line;
 
-use arrivals::{Arrivals, checksum};
-use frame::{BulkHandle, Frame, Outcome, Packed, Payload, To};
+use arrivals::Arrivals;
+use beside::{Outgoing, ToFetch};
+use frame::{Frame, Outcome, Packed, To};
 use numbering::{Bounds, Numbering};
 
 /// The most bytes of a frame on the control channel.
@@ -54,6 +58,10 @@ pub(crate) trait Owner: Send + Sync {
     fn gossip(&self, members: Vec<(String, u64, String)>);
     /// What to tell the other end of the members.
     fn gossip_for(&self, line: &PeerLine) -> Vec<(String, u64, String)>;
+    /// This node's data plane.
+    fn bulk_plane(&self) -> Option<BulkPlane> {
+        None
+    }
     /// The other end broke the rules: the connection must be made anew, or the line be ended.
     fn broken(&self, line: &PeerLine, reason: &str, is_beyond_repair: bool);
 }
@@ -63,6 +71,7 @@ pub(crate) trait Owner: Send + Sync {
 pub(crate) struct LineLimits {
     pub bulk_threshold_bytes: usize,
     pub bulk_in_flight_bytes: usize,
+    pub bulk_deadline_ms: u64,
     pub unacknowledged_bytes: usize,
     pub unacknowledged_messages: usize,
     pub open_questions: usize,
@@ -85,6 +94,10 @@ pub(crate) struct PeerLine {
     pub(crate) inbox: tokio::sync::Mutex<Inbox>,
     /// The present bulk connection.
     bulk: Mutex<Option<Cutter>>,
+    /// What lies at the other end's data plane and is to be fetched.
+    fetches: Mutex<Option<mpsc::UnboundedSender<ToFetch>>>,
+    /// Cancelled when the line ends.
+    stop: CancellationToken,
     /// Something is to be sent on the control channel.
     wake: Notify,
     /// Something is to be sent beside it.
@@ -205,6 +218,8 @@ impl PeerLine {
             state: Mutex::new(state),
             arrivals: Mutex::default(),
             bulk: Mutex::default(),
+            fetches: Mutex::default(),
+            stop: CancellationToken::new(),
             inbox: tokio::sync::Mutex::new(Inbox::new(limits.bulk_in_flight_bytes)),
             wake: Notify::new(),
             bulk_wake: Notify::new(),
@@ -307,7 +322,7 @@ impl PeerLine {
         state.ended = Some(reason.clone());
         state.way = None;
         state.numbering = Numbering::new(Bounds { frames: 0, bytes: 0, window_bytes: 0 });
-        state.outbox = Outbox::new(0);
+        let outbox = std::mem::replace(&mut state.outbox, Outbox::new(0));
         let awaited = std::mem::take(&mut state.awaited);
         let asked = std::mem::take(&mut state.asked);
         let exported = std::mem::take(&mut state.exported);
@@ -318,36 +333,13 @@ impl PeerLine {
             awaited.conclude(&line, Err(Unanswered::Lost(reason.clone())));
         }
         asked.into_values().for_each(|asked| asked.abandon());
-        drop((exported, arrivals));
+        drop((exported, arrivals, outbox));
+        self.stop.cancel();
         if let Some(bulk) = self.bulk.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bulk.cut();
         }
         self.wake.notify_one();
         self.bulk_wake.notify_one();
-    }
-
-    /// A connection for bulk stands; an earlier one is cut. What is not confirmed is sent again. Gives its number.
-    pub(crate) fn bulk_connected(&self, cutter: Cutter) -> u64 {
-        let earlier = self.bulk.lock().unwrap_or_else(PoisonError::into_inner).replace(cutter);
-        if let Some(earlier) = earlier {
-            earlier.cut();
-        }
-        let mut state = self.lock();
-        state.outbox.connected();
-        state.bulk_number += 1;
-        let number = state.bulk_number;
-        drop(state);
-        self.bulk_wake.notify_one();
-        number
-    }
-
-    /// What goes next over a bulk connection.
-    pub(crate) fn next_chunk(&self, number: u64) -> Next {
-        let mut state = self.lock();
-        if state.bulk_number != number {
-            return Next::Superseded;
-        }
-        state.outbox.next().map_or(Next::Nothing, Next::Chunk)
     }
 
     /// Sends a packed message to a service of the other end.
@@ -357,8 +349,9 @@ impl PeerLine {
 
     fn send_to(&self, to: To<'_>, message: Vec<u8>) -> Result<(), ()> {
         let packed = take_packed(self.id);
+        let message = self.outgoing(message);
         let mut state = self.lock();
-        let sent = self.try_send(&mut state, &to, &packed, message);
+        let sent = message.and_then(|message| self.try_send(&mut state, &to, &packed, message));
         match sent {
             Ok(()) => {
                 self.go(state);
@@ -371,7 +364,7 @@ impl PeerLine {
         }
     }
 
-    fn try_send(&self, state: &mut State, to: &To<'_>, packed: &Packed, message: Vec<u8>) -> Result<(), String> {
+    fn try_send(&self, state: &mut State, to: &To<'_>, packed: &Packed, message: Outgoing) -> Result<(), String> {
         if let Some(ended) = &state.ended {
             return Err(ended.clone());
         }
@@ -379,34 +372,17 @@ impl PeerLine {
             let open = state.awaited.len();
             return Err(format!("node {} (GR1214): {open} questions are open there", self.node));
         }
-        let frame = if message.len() > self.limits.bulk_threshold_bytes {
-            let handle = self.put_beside(state, message)?;
-            Frame::Message { to: to.clone(), packed: packed.clone(), payload: Payload::Bulk(handle) }.encode()
-        } else {
-            let room = state.numbering.room_for(message.len());
-            room.map_err(|full| {
-                format!("node {} (GR1214): {} messages of {} bytes wait for it", self.node, full.frames, full.bytes)
-            })?;
-            Frame::Message { to: to.clone(), packed: packed.clone(), payload: Payload::Inline(&message) }.encode()
-        };
+        state.numbering.room_for(message.inline_bytes()).map_err(|full| {
+            format!("node {} (GR1214): {} messages of {} bytes wait for it", self.node, full.frames, full.bytes)
+        })?;
+        let frame = self.put(state, message, |payload| {
+            Frame::Message { to: to.clone(), packed: packed.clone(), payload }.encode()
+        })?;
         if frame.len() > FRAME_LIMIT_BYTES {
             return Err(format!("node {} (GR1214): a frame of {} bytes is too large", self.node, frame.len()));
         }
         state.numbering.push(frame);
         Ok(())
-    }
-
-    /// Puts bytes on their way beside the control channel.
-    fn put_beside(&self, state: &mut State, bytes: Vec<u8>) -> Result<BulkHandle, String> {
-        state.outbox.room_for(bytes.len()).map_err(|kept| {
-            let more = bytes.len();
-            format!("node {} (GR1214): {kept} bytes are under way to it, {more} more are too many", self.node)
-        })?;
-        state.last_blob += 1;
-        let handle = BulkHandle { id: state.last_blob, bytes: bytes.len() as u64, checksum: checksum(&bytes) };
-        state.outbox.push(handle.id, bytes);
-        self.bulk_wake.notify_one();
-        Ok(handle)
     }
 
     /// A message is not sent. Its questions hear why; a message that asks nothing fails at its sender.
@@ -431,11 +407,15 @@ impl PeerLine {
 
     /// Sends a frame that may not be refused.
     fn push(&self, frame: &Frame<'_>) {
-        let mut state = self.lock();
+        let state = self.lock();
         if state.ended.is_some() {
             return;
         }
-        let is_overgrown = state.numbering.push(frame.encode());
+        self.push_encoded(state, frame.encode());
+    }
+
+    fn push_encoded(&self, mut state: MutexGuard<'_, State>, frame: Vec<u8>) {
+        let is_overgrown = state.numbering.push(frame);
         let (frames, bytes) = state.numbering.waiting();
         self.go(state);
         if is_overgrown && let Some(owner) = self.owner.upgrade() {
@@ -449,16 +429,23 @@ impl PeerLine {
         let Some(answer) = answer else {
             return self.push(&Frame::Answer { question, outcome: Outcome::Dropped });
         };
-        let payload = if answer.len() > self.limits.bulk_threshold_bytes {
-            match self.put_beside(&mut self.lock(), answer) {
-                Ok(handle) => Payload::Bulk(handle),
-                Err(reason) => return self.push_undeliverable(question, &format!("the answer was not sent: {reason}")),
+        let outgoing = self.outgoing(answer);
+        let mut state = self.lock();
+        if state.ended.is_some() {
+            return;
+        }
+        let frame = outgoing.and_then(|answer| {
+            self.put(&mut state, answer, |payload| {
+                Frame::Answer { question, outcome: Outcome::Answered(packed, payload) }.encode()
+            })
+        });
+        match frame {
+            Ok(frame) => self.push_encoded(state, frame),
+            Err(reason) => {
+                drop(state);
+                self.push_undeliverable(question, &format!("the answer was not sent: {reason}"));
             }
-        } else {
-            return self
-                .push(&Frame::Answer { question, outcome: Outcome::Answered(packed, Payload::Inline(&answer)) });
-        };
-        self.push(&Frame::Answer { question, outcome: Outcome::Answered(packed, payload) });
+        }
     }
 
     fn push_undeliverable(&self, question: u64, reason: &str) {

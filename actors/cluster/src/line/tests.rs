@@ -51,6 +51,7 @@ impl Owner for Stub {
 const LIMITS: LineLimits = LineLimits {
     bulk_threshold_bytes: 1024,
     bulk_in_flight_bytes: 64 << 10,
+    bulk_deadline_ms: 60_000,
     unacknowledged_bytes: 1 << 20,
     unacknowledged_messages: 64,
     open_questions: 16,

@@ -15,21 +15,27 @@ use serde_json::json;
 use super::LONG;
 use super::driver::{Node, asks, config, ended, wait_for_all, wait_until};
 
-fn cookie(folder: &Path, name: &str, letter: &str) -> Option<PathBuf> {
+pub fn cookie(folder: &Path, name: &str, letter: &str) -> Option<PathBuf> {
     let path = folder.join(name);
     std::fs::write(&path, letter.repeat(64)).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     Some(path)
 }
 
-fn issue(authority: &Authority, folder: &Path, name: &str, role: CertificateRole, ends_in_ms: u64) -> IdentityFiles {
+pub fn issue(
+    authority: &Authority,
+    folder: &Path,
+    name: &str,
+    role: CertificateRole,
+    ends_in_ms: u64,
+) -> IdentityFiles {
     const DAY_MS: u64 = 24 * 3600 * 1000;
     let request = IssueRequest { name: name.into(), hosts: vec![], role, valid_days: 1 };
     let from_ms = Clock::system().now_ms() + ends_in_ms - DAY_MS;
     authority.issue_from(&request, from_ms, &folder.join(name)).unwrap()
 }
 
-const HOUR_MS: u64 = 3600 * 1000;
+pub const HOUR_MS: u64 = 3600 * 1000;
 
 /// Whether a node was told of a refusal with this code.
 fn refused(node: &Node, code: &str) -> bool {

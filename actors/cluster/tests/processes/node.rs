@@ -8,9 +8,11 @@ use std::io::{BufRead, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use greenroom_cluster::{Cluster, ClusterConfig, MemberEvent, caller};
+use greenroom_cluster::{BulkPlane, Cluster, ClusterConfig, MemberEvent, caller};
 use greenroom_core::ractor::{Actor, ActorProcessingErr, ActorRef};
 use greenroom_core::{Address, AskError, Deadline, Faults, Reply, Seam, ask, local_message, spawn_named};
+use greenroom_dataplane::{Client, DataplaneConfig, Server, Store, StoreConfig};
+use greenroom_identity::Identity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
@@ -204,10 +206,11 @@ pub fn run(config: &str) {
 
 async fn serve(config: ClusterConfig) {
     let seam = Seam::system(7, Faults::none());
-    let cluster = match Cluster::start(config, seam).await {
+    let cluster = match Cluster::start(config.clone(), seam).await {
         Ok(cluster) => cluster,
         Err(error) => return say(&json!({ "number": 0, "error": format!("{}: {error}", error.code()) })),
     };
+    let _server = carry_bulk(&cluster, &config).await;
     let (worker, _) = Actor::spawn(None, WorkerActor, ()).await.unwrap();
     cluster.serve("worker", &Address::of(&worker));
     let door = Address::of_function("door", |Hail(reply)| {
@@ -243,6 +246,17 @@ async fn serve(config: ClusterConfig) {
             say(&json!({ "number": number, "answer": answer }));
         });
     }
+}
+
+/// Lets bulk go by a data plane, where the node has a node's certificate.
+async fn carry_bulk(cluster: &Cluster, config: &ClusterConfig) -> Option<Server> {
+    let identity = Identity::load(config.tls.as_ref()?).unwrap();
+    let dataplane = DataplaneConfig::default();
+    let client = Client::new(&identity, &dataplane).ok()?;
+    let store = Store::in_memory(StoreConfig::default()).unwrap();
+    let server = Server::start(&identity, &store, "127.0.0.1:0".parse().unwrap(), &dataplane).await.unwrap();
+    cluster.carry_bulk(BulkPlane::new(store, client, server.local_addr().to_string()));
+    Some(server)
 }
 
 fn say(answer: &Value) {
