@@ -1,56 +1,190 @@
-//! The data plane as weights see it: a published payload is offered from memory-mapped chunks, and fetched whole.
+//! The data plane of a node: one store, its server, and a client, for all that is too large for messages.
+//!
+//! Messages that are too large for the cluster's control channel lie in the store's memory until their receiver has them.
+//! Payloads of weights lie in the store's directory: those that this node publishes for as long as they are published, of
+//! those that it fetches the newest ones, so that other receivers get them from here. On failure: what an earlier process
+//! left is gone on with, and removed as newer ones come.
 
+mod shelf;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::Context;
 use async_trait::async_trait;
+use greenroom_cluster::{BulkPlane, Cluster};
 use greenroom_core::{Deadline, spawn_blocking_named};
-use greenroom_dataplane::{Client, ObjectHandle, ObjectId, PeerAddress, Store};
-use greenroom_messages::weights::{BulkHandle, BulkHolder};
-use greenroom_weights::{BulkFetch, BulkOffer};
+use greenroom_dataplane::{
+    Client, DataplaneError, FetchOptions, FetchReport, ObjectId, PeerAddress, Server, Store, StoreConfig,
+};
+use greenroom_identity::Identity;
+use greenroom_messages::weights::{BulkHandle, BulkHolder, BulkRelay};
+use greenroom_weights::{BulkFetch, BulkFetchError, BulkOffer};
 
-/// How long one payload may take on its way.
-const FETCH_WAIT: Duration = Duration::from_secs(30 * 60);
+use super::{NodeConfig, NodeDataplane};
+use shelf::Shelf;
 
-/// Offers files out of this node's store.
-pub(super) struct StoreOffer {
-    pub(super) store: Store,
-    pub(super) holder: BulkHolder,
+/// Says whether a node is up.
+type IsUp = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// See the module's page.
+pub(super) struct DataPlane {
+    store: Store,
+    /// Serves as long as it is held.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only tests look at what it has served"))]
+    server: Server,
+    client: Client,
+    holder: BulkHolder,
+    shelf: Mutex<Shelf>,
+    is_up: IsUp,
 }
 
-#[async_trait]
-impl BulkOffer for StoreOffer {
-    async fn offer(&self, file: &Path) -> Result<BulkHandle, String> {
-        let (store, file, holder) = (self.store.clone(), file.to_owned(), self.holder.clone());
-        let put = spawn_blocking_named("bulk-offer", move || {
-            let object = store.put_file("weights", &file).map_err(|error| error.to_string())?;
-            let bytes = std::fs::metadata(&file).map_err(|error| error.to_string())?.len();
-            Ok(BulkHandle { object: object.to_string(), bytes, holders: vec![holder] })
-        });
-        put.await.ok().flatten().unwrap_or_else(|| Err("the work panicked; see the log".to_owned()))
+/// The data plane of a node that has a certificate.
+pub(super) async fn of_node(
+    node: &NodeConfig,
+    identity: Option<&Identity>,
+    cluster: &Cluster,
+) -> anyhow::Result<Option<Arc<DataPlane>>> {
+    let Some(identity) = identity else { return Ok(None) };
+    let (cluster_bind, cluster_address) = (&node.cluster.bind, &cluster.me().address);
+    let place = Place { settings: &node.dataplane, cluster_bind, cluster_address };
+    let members = cluster.clone();
+    let is_up = move |name: &str| members.members().iter().any(|member| member.name == name && member.is_up());
+    let dir = node.state_dir.join("objects");
+    let started = DataPlane::start(identity, place, &dir, StoreConfig::default(), Box::new(is_up)).await;
+    let plane = started.context("the data plane")?;
+    cluster.carry_bulk(BulkPlane::new(plane.store.clone(), plane.client.clone(), plane.holder.address.clone()));
+    Ok(Some(Arc::new(plane)))
+}
+
+impl DataPlane {
+    /// Starts to serve this node's objects, which lie in `dir`.
+    pub(super) async fn start(
+        identity: &Identity,
+        place: Place<'_>,
+        dir: &Path,
+        stored: StoreConfig,
+        is_up: IsUp,
+    ) -> anyhow::Result<Self> {
+        let store = Store::open(dir, stored)?;
+        let (shelf, lapsed) = Shelf::with(store.take_stock()?);
+        lapsed.into_iter().try_for_each(|object| store.remove(object))?;
+        let transfer = &place.settings.transfer;
+        let server = Server::start(identity, &store, place.bind()?, transfer).await?;
+        let client = Client::new(identity, transfer)?;
+        let address = place.advertised(server.local_addr());
+        let holder = BulkHolder { node: identity.party().name.clone(), address };
+        Ok(Self { store, server, client, holder, shelf: Mutex::new(shelf), is_up })
     }
 
-    async fn withdraw(&self, handle: &BulkHandle) {
-        let removed = handle.object.parse::<ObjectId>().map(|object| self.store.remove(object));
-        if let Ok(Err(error)) = removed {
-            tracing::warn!(%error, "a payload that is offered no more is not removed");
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes objects that nobody needs any more; blocking.
+    fn remove(&self, objects: impl IntoIterator<Item = ObjectId>) {
+        for object in objects {
+            if let Err(error) = self.store.remove(object) {
+                tracing::warn!(%error, "an object that nobody needs any more is not removed");
+            }
         }
     }
 }
 
-/// Fetches from other nodes' data planes.
-pub(super) struct ClientFetch {
-    pub(super) client: Arc<Client>,
+/// Where a data plane stands: beside the cluster's socket, where its own settings do not say otherwise.
+pub(super) struct Place<'a> {
+    pub(super) settings: &'a NodeDataplane,
+    /// `IP:PORT` at which the node listens for messages.
+    pub(super) cluster_bind: &'a str,
+    /// `HOST:PORT` at which others reach it there.
+    pub(super) cluster_address: &'a str,
+}
+
+impl Place<'_> {
+    fn bind(&self) -> anyhow::Result<SocketAddr> {
+        let parse = |bind: &str| bind.parse().with_context(|| format!("dataplane.bind {bind:?} is no IP:PORT"));
+        match self.settings.bind.as_str() {
+            "" => parse(self.cluster_bind).map(|bind: SocketAddr| SocketAddr::new(bind.ip(), 0)),
+            bind => parse(bind),
+        }
+    }
+
+    fn advertised(&self, listens: SocketAddr) -> String {
+        let port = listens.port();
+        let beside = self.settings.bind.is_empty() || listens.ip().is_unspecified();
+        match self.settings.advertise_host.as_str() {
+            "" if beside => {
+                let host = self.cluster_address.rsplit_once(':').map_or(self.cluster_address, |(host, _)| host);
+                format!("{host}:{port}")
+            }
+            "" => listens.to_string(),
+            host if host.contains(':') => format!("[{host}]:{port}"),
+            host => format!("{host}:{port}"),
+        }
+    }
 }
 
 #[async_trait]
-impl BulkFetch for ClientFetch {
-    async fn fetch(&self, handle: &BulkHandle) -> Result<Vec<u8>, String> {
-        let object = handle.object.parse::<ObjectId>().map_err(|error| error.to_string())?;
-        let holders = handle.holders.iter().map(|holder| PeerAddress::node(&holder.node, &holder.address)).collect();
-        let handle = ObjectHandle { object, bytes: handle.bytes, holders };
-        let fetched = self.client.fetch_handle(&handle, Deadline::after(FETCH_WAIT)).await;
-        fetched.map(|bytes| bytes.to_vec()).map_err(|error| error.to_string())
+impl BulkOffer for DataPlane {
+    async fn offer(&self, file: &Path) -> Result<BulkHandle, String> {
+        let (store, file) = (self.store.clone(), file.to_owned());
+        let put = spawn_blocking_named("bulk-offer", move || {
+            let object = store.put_file("weights", &file).map_err(|error| error.to_string())?;
+            let bytes = std::fs::metadata(&file).map_err(|error| error.to_string())?.len();
+            Ok((object, bytes))
+        });
+        let put = put.await.ok().flatten().unwrap_or_else(|| Err("the work panicked; see the log".to_owned()));
+        let (object, bytes) = put?;
+        self.shelf().offer(object);
+        Ok(BulkHandle { object: object.to_string(), bytes, holders: vec![self.holder.clone()] })
     }
+
+    async fn withdraw(&self, handle: &BulkHandle) {
+        if let Ok(object) = handle.object.parse::<ObjectId>() {
+            let unneeded = self.shelf().withdraw(object);
+            self.remove(unneeded);
+        }
+    }
+
+    fn is_up(&self, holder: &BulkHolder) -> bool {
+        (self.is_up)(&holder.node)
+    }
+}
+
+#[async_trait]
+impl BulkFetch for DataPlane {
+    fn relay(&self) -> Option<BulkRelay> {
+        let (unneeded, kept) = self.shelf().make_room();
+        self.remove(unneeded);
+        Some(BulkRelay { holder: self.holder.clone(), holds: kept.iter().map(ToString::to_string).collect() })
+    }
+
+    async fn fetch(&self, handle: &BulkHandle, deadline: Deadline) -> Result<Vec<u8>, BulkFetchError> {
+        let failed = |error: DataplaneError| BulkFetchError::Failed(format!("{}: {error}", error.code()));
+        let object = handle.object.parse::<ObjectId>().map_err(failed)?;
+        let holders = handle.holders.iter().map(|holder| PeerAddress::node(&holder.node, &holder.address));
+        let holders: Vec<PeerAddress> = holders.collect();
+        self.shelf().fetch(object);
+        let options = FetchOptions { max_bytes: handle.bytes, ..FetchOptions::until(deadline) };
+        let fetched = self.client.fetch(object, &holders, &self.store, &options).await;
+        let report = fetched.map_err(|error| match error {
+            DataplaneError::Deadline { .. } => BulkFetchError::Late(format!("{}: {error}", error.code())),
+            error => failed(error),
+        })?;
+        tell(object, &report);
+        let store = self.store.clone();
+        let read = spawn_blocking_named("bulk-read", move || store.read(object)).await.ok().flatten();
+        let read = read.unwrap_or(Err(DataplaneError::Panicked { what: "reading a payload" })).map_err(failed)?;
+        read.map(Vec::from).ok_or_else(|| failed(DataplaneError::Removed { object }))
+    }
+}
+
+fn tell(object: ObjectId, report: &FetchReport) {
+    let given = report.chunks_by_peer.iter().map(|(peer, chunks)| format!("{chunks} chunks from {peer}"));
+    let given = given.collect::<Vec<_>>().join(", ");
+    let FetchReport { bytes, cuts, damaged, .. } = report;
+    tracing::info!(%object, bytes, given, cuts, damaged, "a payload has arrived");
 }

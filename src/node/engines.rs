@@ -4,16 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Context;
 use greenroom_core::{Address, ChildSpec, RestartPolicy};
-use greenroom_dataplane::Client;
 use greenroom_engine::{EngineHost, EngineHostArguments, EngineHostInput, EngineProxyArguments};
 use greenroom_messages::EngineId;
 use greenroom_messages::engine::EngineSpec;
 use greenroom_weights::{ReceiverArguments, RemoteSource, WeightReceiver};
 use tokio::runtime::Handle;
 
-use super::bulk::ClientFetch;
 use super::service;
 use super::site::Site;
 
@@ -98,10 +95,8 @@ fn receiver(
     site: &Site,
     address: &Address<greenroom_messages::weights::WeightReceiverMessage>,
 ) -> anyhow::Result<ChildSpec> {
-    let identity = site.identity.as_ref().context("weights travel between nodes over TLS: set cluster.tls")?;
-    let client = Arc::new(Client::new(identity, &site.node.dataplane.transfer)?);
     let published = service::PUBLISHED.anywhere(&site.cluster);
-    let source = RemoteSource::new(published, Arc::new(ClientFetch { client }), Handle::current());
+    let source = RemoteSource::new(published, site.data_plane()?.clone(), Handle::current());
     let arguments = ReceiverArguments {
         receiver: site.node.cluster.node.clone(),
         carrier: Arc::new(source),

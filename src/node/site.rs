@@ -1,12 +1,15 @@
 //! What every role of a node stands on: the cluster, the run's settings, and a directory of its own.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use anyhow::Context;
 use greenroom_cluster::Cluster;
 use greenroom_core::Seam;
-use greenroom_identity::Identity;
 
 use super::NodeConfig;
+use super::bulk::DataPlane;
+use super::staff::Staff;
 use crate::config::Config;
 use crate::parts::Common;
 use crate::up::Talk;
@@ -16,8 +19,11 @@ pub(super) struct Site {
     pub(super) node: NodeConfig,
     pub(super) cluster: Cluster,
     pub(super) common: Common,
-    pub(super) identity: Option<Identity>,
+    /// For what is too large for messages; nodes with a certificate have one.
+    pub(super) data_plane: Option<Arc<DataPlane>>,
     pub(super) talk: Talk,
+    /// What runs here, for who looks and steers.
+    pub(super) staff: Staff,
     /// The first of this node's lease numbers.
     pub(super) first_lease: u64,
 }
@@ -29,6 +35,11 @@ impl Site {
 
     pub(super) fn seam(&self) -> &Seam {
         &self.common.seam
+    }
+
+    /// The data plane, which weights travel by.
+    pub(super) fn data_plane(&self) -> anyhow::Result<&Arc<DataPlane>> {
+        self.data_plane.as_ref().context("weights travel between nodes over TLS: set cluster.tls")
     }
 
     /// A directory of this node's own.

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::directory::DirectoryPeer;
 use crate::error::PeerFailure;
 use crate::fetch::{self, FetchOptions, FetchReport};
-use crate::lane::Lane;
+use crate::lane::{Lane, Pace};
 use crate::quic::{self, Dialler};
 use crate::store::{Place, object_dir};
 use crate::{DataplaneConfig, DataplaneError, ObjectHandle, ObjectId, PeerAddress, Store, StoreConfig, Transport, tls};
@@ -184,7 +184,7 @@ impl Inner {
 
     async fn dial_tls(&self, peer: &PeerAddress, patience: Duration) -> Result<(Lane, &'static str), PeerFailure> {
         let stream = tls::dial(&self.identity, peer, patience).await?;
-        Ok((Lane::network(Box::new(stream), self.stall()), "tls"))
+        Ok((Lane::network(Box::new(stream), self.stall(), self.pace()), "tls"))
     }
 
     async fn dial_quic(
@@ -209,7 +209,13 @@ impl Inner {
         let opened = tokio::time::timeout(patience, connection.open_bi()).await;
         let opened = opened.map_err(|_| PeerFailure::Unreachable(quic::no_answer(patience)))?;
         let (send, receive) = opened.map_err(|error| quic::failure(&error))?;
-        Ok((Lane::network(Box::new(tokio::io::join(receive, send)), self.stall()), "quic"))
+        Ok((Lane::network(Box::new(tokio::io::join(receive, send)), self.stall(), self.pace()), "quic"))
+    }
+
+    /// What each of a fetch's lanes must keep up with.
+    fn pace(&self) -> Pace {
+        let of_all_lanes = u64::from(self.config.slow_kib_per_s) << 10;
+        Pace::new(of_all_lanes / u64::from(self.config.streams), self.stall())
     }
 
     fn stall(&self) -> Duration {

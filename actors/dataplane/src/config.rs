@@ -48,6 +48,9 @@ pub struct DataplaneConfig {
     pub quic_answer_ms: u64,
     /// How long a peer may be silent in the middle of a transfer, ms.
     pub stall_timeout_ms: u64,
+    /// A peer that gives less than this for as long as it might be silent is left for the next one, if another may be asked,
+    /// KiB a second; 0 leaves none for that.
+    pub slow_kib_per_s: u32,
     /// How long a peer is asked to wait for a chunk that it is still receiving, ms; at most 10 000.
     pub chunk_wait_ms: u32,
     /// How many connections a server has at a time.
@@ -71,6 +74,7 @@ impl Default for DataplaneConfig {
             connect_timeout_ms: 3000,
             quic_answer_ms: 1500,
             stall_timeout_ms: 5000,
+            slow_kib_per_s: 1024,
             chunk_wait_ms: 2000,
             max_connections: 64,
             datagram_bytes: 1452,
@@ -98,6 +102,7 @@ impl DataplaneConfig {
         within("connect_timeout_ms", self.connect_timeout_ms, 1, 600_000)?;
         within("quic_answer_ms", self.quic_answer_ms, 1, 600_000)?;
         within("stall_timeout_ms", self.stall_timeout_ms, 1, 600_000)?;
+        within("slow_kib_per_s", self.slow_kib_per_s.into(), 0, 1 << 20)?;
         within("chunk_wait_ms", self.chunk_wait_ms.into(), 0, MAX_WAIT_MS.into())?;
         within("max_connections", self.max_connections.into(), 1, 65_536)?;
         within("datagram_bytes", self.datagram_bytes.into(), 1200, 6500)?;

@@ -152,12 +152,22 @@ pub(crate) enum PeerFailure {
     Nothing(String),
     #[error("stalled for {0} ms")]
     Stalled(u64),
+    /// It is well, but others may give more.
+    #[error("gave {0} KiB a second only")]
+    Slow(u64),
     #[error("{0}")]
     Refused(Refusal),
     #[error("sent garbage: {0}")]
     Malformed(#[from] WireError),
     #[error("sent damaged bytes: {0}")]
     Damaged(String),
+}
+
+impl PeerFailure {
+    /// Whether nothing is wrong with the peer or its connection: it only does not give what is wanted now.
+    pub(crate) fn is_well(&self) -> bool {
+        matches!(self, Self::Nothing(_) | Self::Slow(_))
+    }
 }
 
 const fn page(code: &'static str, cause: &'static str, remedy: &'static str) -> ErrorPage {

@@ -319,10 +319,15 @@ impl Work {
         tracing::debug!(peer = %self.peers[peer], object = %self.object, %failure, "a peer failed");
         let for_ever = matches!(failure, PeerFailure::Refused(_));
         let mut tally = locked(&self.tally);
-        tally.cuts += u64::from(!matches!(failure, PeerFailure::Nothing(_)));
+        tally.cuts += u64::from(!failure.is_well());
         tally.refused += u64::from(for_ever);
         drop(tally);
-        locked(&self.plan).failed(peer, self.now_ms(), failure.to_string(), for_ever);
+        let mut plan = locked(&self.plan);
+        match failure {
+            PeerFailure::Slow(_) => plan.slow(peer, self.now_ms(), failure.to_string()),
+            _ => plan.failed(peer, self.now_ms(), failure.to_string(), for_ever),
+        }
+        drop(plan);
         self.announce();
     }
 
@@ -337,7 +342,7 @@ impl Work {
             asked.drain(..).for_each(|index| plan.give_back(index));
         }
         if let Some(failure) = failure {
-            if !matches!(failure, PeerFailure::Nothing(_)) {
+            if !failure.is_well() {
                 self.connections.forget(peer).await;
             }
             self.failed(peer, &failure);
@@ -363,6 +368,7 @@ impl Work {
                 lane.ask(chunk_request(self.object, index, wait_ms)).await?;
             }
             let Some(index) = asked.front().copied() else { return Ok(()) };
+            lane.judge(locked(&self.plan).has_other(peer, self.now_ms()));
             match lane.chunk(&self.entry.manifest, index).await? {
                 Reply::Chunk(bytes) => {
                     asked.pop_front();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::directory::DirectoryPeer;
 use crate::error::PeerFailure;
@@ -29,6 +29,35 @@ pub(crate) enum Reply {
     Unknown,
 }
 
+/// How fast a peer gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    least_bytes_per_s: u64,
+    /// How long it is watched before it is judged.
+    watch: Duration,
+    since: Option<Instant>,
+    bytes: u64,
+}
+
+impl Pace {
+    pub(crate) fn new(least_bytes_per_s: u64, watch: Duration) -> Self {
+        Self { least_bytes_per_s, watch, since: None, bytes: 0 }
+    }
+
+    /// So many bytes more came; an error if they come too slowly for a peer that is `judged`.
+    fn came(&mut self, bytes: usize, judged: bool) -> Result<(), PeerFailure> {
+        let now = Instant::now();
+        let watched = now - *self.since.get_or_insert(now);
+        self.bytes += bytes as u64;
+        if watched < self.watch {
+            return Ok(());
+        }
+        let bytes_per_s = (self.bytes as f64 / watched.as_secs_f64()) as u64;
+        (self.since, self.bytes) = (Some(now), 0);
+        if judged && bytes_per_s < self.least_bytes_per_s { Err(PeerFailure::Slow(bytes_per_s >> 10)) } else { Ok(()) }
+    }
+}
+
 /// One way to one peer.
 pub(crate) enum Lane {
     Network {
@@ -37,6 +66,9 @@ pub(crate) enum Lane {
         stall: Duration,
         /// How long each question asks it to wait.
         waits: VecDeque<Duration>,
+        pace: Pace,
+        /// Whether it must keep the pace, as somebody else may be asked.
+        judged: bool,
     },
     Directory {
         peer: DirectoryPeer,
@@ -45,15 +77,23 @@ pub(crate) enum Lane {
 }
 
 impl Lane {
-    pub(crate) fn network(stream: Box<dyn Stream>, stall: Duration) -> Self {
-        Self::Network { stream, stall, waits: VecDeque::new() }
+    pub(crate) fn network(stream: Box<dyn Stream>, stall: Duration, pace: Pace) -> Self {
+        Self::Network { stream, stall, waits: VecDeque::new(), pace, judged: false }
+    }
+
+    /// Whether the peer is to be left when it is slow.
+    pub(crate) fn judge(&mut self, is_to_be_judged: bool) {
+        if let Self::Network { judged, .. } = self {
+            *judged = is_to_be_judged;
+        }
     }
 
     /// Sends a question.
     pub(crate) async fn ask(&mut self, request: Request) -> Result<(), PeerFailure> {
         match self {
             Self::Directory { asked, .. } => asked.push_back(request),
-            Self::Network { stream, stall, waits } => {
+            Self::Network { stream, stall, waits, pace, .. } => {
+                pace.since.get_or_insert_with(Instant::now);
                 let frame = request.encode();
                 let sent = timeout(*stall, async {
                     stream.write_all(&frame).await?;
@@ -97,7 +137,9 @@ impl Lane {
     }
 
     async fn header(&mut self, chunk_bytes: Option<usize>) -> Result<Answer, PeerFailure> {
-        let Self::Network { stream, stall, waits } = self else { return Err(PeerFailure::from(WireError::Header)) };
+        let Self::Network { stream, stall, waits, .. } = self else {
+            return Err(PeerFailure::from(WireError::Header));
+        };
         let patience = *stall + waits.pop_front().unwrap_or_default();
         let mut header = [0; HEADER_BYTES];
         let read = timeout(patience, stream.read_exact(&mut header)).await;
@@ -107,13 +149,14 @@ impl Lane {
 
     /// Reads a body of a length that its header was allowed to announce; a slow peer may take its time, a silent one not.
     async fn body(&mut self, bytes: usize) -> Result<Bytes, PeerFailure> {
-        let Self::Network { stream, stall, .. } = self else { return Ok(Bytes::new()) };
+        let Self::Network { stream, stall, pace, judged, .. } = self else { return Ok(Bytes::new()) };
         let mut body = BytesMut::with_capacity(bytes);
         let mut rest = stream.take(bytes as u64);
         while body.len() < bytes {
             let read = timeout(*stall, rest.read_buf(&mut body)).await;
-            if read.map_err(|_| stalled(*stall))?.map_err(|error| cut(&error))? == 0 {
-                return Err(PeerFailure::Cut("it ended in the middle of an answer".to_owned()));
+            match read.map_err(|_| stalled(*stall))?.map_err(|error| cut(&error))? {
+                0 => return Err(PeerFailure::Cut("it ended in the middle of an answer".to_owned())),
+                came => pace.came(came, *judged)?,
             }
         }
         Ok(body.freeze())

@@ -1,14 +1,17 @@
 //! Which chunk is asked of which peer next: a pure state machine.
 //!
 //! Peers stand in the order in which they should be asked. One that fails is left alone for a while that doubles with each
-//! failure in a row, and then asked again, so that a transfer comes back to the peer it should use. Bytes that do not have
-//! their hash are asked of another peer, and who sends such bytes too often is not asked any more.
+//! failure in a row, and then asked again, so that a transfer comes back to the peer it should use. One that is slow is left
+//! alone for longer. Bytes that do not have their hash are asked of another peer, and who sends such bytes too often is not
+//! asked any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How long a peer is left alone after its first failure, ms; it doubles with each further one.
 const FIRST_PAUSE_MS: u64 = 200;
 const LONGEST_PAUSE_MS: u64 = 5000;
+/// How long a slow peer is left alone, ms; it doubles each time.
+const SLOW_PAUSE_MS: u64 = 10_000;
 /// A peer whose bytes were damaged this often is not asked any more.
 const MAX_DAMAGED: u32 = 3;
 
@@ -32,12 +35,21 @@ pub(crate) enum Choice {
 struct Peer {
     retry_at_ms: u64,
     failures_in_a_row: u32,
+    /// Until when it is left alone because it was slow, and how often that was so.
+    slow_until_ms: u64,
+    slow_times: u32,
     damaged: u32,
     /// It will never be asked again.
     dropped: bool,
     /// What it said or did last, when that was no chunk.
     last: Option<String>,
     chunks: u64,
+}
+
+impl Peer {
+    fn ready_at_ms(&self) -> u64 {
+        self.retry_at_ms.max(self.slow_until_ms)
+    }
 }
 
 /// The state of one fetch.
@@ -68,11 +80,11 @@ impl Plan {
         let able = |peer: &usize| !self.peers[*peer].dropped && self.next(*peer).is_some();
         let mut earliest = None;
         for peer in (0..self.peers.len()).filter(able) {
-            let retry_at_ms = self.peers[peer].retry_at_ms;
-            if retry_at_ms <= now_ms {
+            let ready_at_ms = self.peers[peer].ready_at_ms();
+            if ready_at_ms <= now_ms {
                 return Choice::Peer(peer);
             }
-            earliest = Some(earliest.map_or(retry_at_ms, |least: u64| least.min(retry_at_ms)));
+            earliest = Some(earliest.map_or(ready_at_ms, |least: u64| least.min(ready_at_ms)));
         }
         match earliest {
             Some(until_ms) => Choice::Wait { until_ms },
@@ -133,6 +145,23 @@ impl Plan {
         peer.last = Some(reason);
     }
 
+    /// Whether somebody else than this peer may be asked now.
+    pub(crate) fn has_other(&self, peer: usize, now_ms: u64) -> bool {
+        let others = self.peers.iter().enumerate().filter(|(number, _)| *number != peer);
+        others.into_iter().any(|(_, other)| !other.dropped && other.ready_at_ms() <= now_ms)
+    }
+
+    /// A peer is slow: others are asked for a while.
+    pub(crate) fn slow(&mut self, peer: usize, now_ms: u64, reason: String) {
+        let peer = &mut self.peers[peer];
+        // several workers see it at once: it counts once
+        if peer.slow_until_ms <= now_ms {
+            peer.slow_until_ms = now_ms + (SLOW_PAUSE_MS << peer.slow_times.min(5));
+            peer.slow_times += 1;
+        }
+        peer.last = Some(reason);
+    }
+
     /// How many chunks each peer gave.
     pub(crate) fn chunks_by_peer(&self) -> Vec<u64> {
         self.peers.iter().map(|peer| peer.chunks).collect()
@@ -182,6 +211,23 @@ mod tests {
         assert_eq!(plan.choose(600), Choice::Idle);
         (0..4).for_each(|index| plan.received(index, 0));
         assert_eq!((plan.choose(600), plan.chunks_by_peer()), (Choice::Done, vec![4, 0]));
+    }
+
+    #[test]
+    fn a_slow_peer_is_left_alone_for_long_even_if_it_gives_something_meanwhile() {
+        let mut plan = Plan::new(2, 0..4);
+        assert!(plan.has_other(0, 0));
+        assert_eq!(plan.take(0), Some(0));
+        plan.slow(0, 0, "slow".into());
+        plan.slow(0, 0, "slow".into());
+        plan.received(0, 0);
+        assert_eq!(plan.choose(9_999), Choice::Peer(1));
+        assert!(!plan.has_other(1, 9_999), "there is nobody better to go to");
+        assert_eq!(plan.choose(10_000), Choice::Peer(0));
+        plan.slow(0, 10_000, "slow".into());
+        assert_eq!(plan.choose(29_999), Choice::Peer(1), "the second pause is twice as long");
+        plan.failed(1, 29_000, "gone".into(), true);
+        assert_eq!(plan.choose(29_999), Choice::Wait { until_ms: 30_000 });
     }
 
     #[test]

@@ -45,8 +45,9 @@ pub enum PublishedWeightsMessage {
     Links(RunId, Reply<Result<Vec<PublishedLink>, WeightFailure>>),
     /// The manifest of a committed version, byte for byte. Repeatable.
     Manifest(WeightVersion, Reply<Result<ManifestBytes, WeightFailure>>),
-    /// From where the payload of a committed version can be fetched. Repeatable.
-    Payload(WeightVersion, Reply<Result<BulkHandle, WeightFailure>>),
+    /// From where the payload of a committed version can be fetched. Repeatable: who asks again keeps its place among those
+    /// who pass it on.
+    Payload(PayloadWanted, Reply<Result<BulkHandle, WeightFailure>>),
 }
 
 greenroom_core::local_message!(PublishedWeightsMessage);
@@ -65,6 +66,24 @@ pub struct PublishedLink {
 /// A manifest as it lies with the publisher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestBytes(#[serde(with = "serde_bytes")] pub Vec<u8>);
+
+/// A payload is about to be fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PayloadWanted {
+    /// Of which version.
+    pub version: WeightVersion,
+    /// Where the asker passes on what it fetches, while it fetches it; `None` if it does not.
+    pub relay: Option<BulkRelay>,
+}
+
+/// A node that passes on what it has fetched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BulkRelay {
+    /// Where.
+    pub holder: BulkHolder,
+    /// All objects that it has, whole or in part, besides the one it asks for: of others it is a holder no more.
+    pub holds: Vec<String>,
+}
 
 /// Bytes that travel by the data plane, never through a mailbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

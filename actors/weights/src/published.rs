@@ -1,7 +1,9 @@
 //! PublishedWeights: lets nodes without a shared directory read what the publisher committed.
 //!
-//! Manifests go by message, payloads by the data plane: the answer is a handle, and the bytes never pass a mailbox. It
-//! keeps no state but the handles of payloads already offered; the carrier's directory is the truth.
+//! Manifests go by message, payloads by the data plane: the answer is a handle, and the bytes never pass a mailbox. The
+//! handle names the receivers that fetch the same, so that they pass it on in a line, and this node last. It keeps no state
+//! but the handles of payloads already offered and those lines; the carrier's directory is the truth. On failure: without
+//! the lines everybody fetches from here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,11 +11,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use greenroom_core::Seam;
-use greenroom_messages::weights::{BulkHandle, ManifestBytes, PublishedLink, PublishedWeightsMessage, WeightFailure};
+use greenroom_messages::weights::{
+    BulkHandle, BulkHolder, ManifestBytes, PayloadWanted, PublishedLink, PublishedWeightsMessage, WeightFailure,
+};
 use greenroom_messages::{RunId, WeightVersion};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 
 use crate::carrier::VersionSource;
+use crate::relays::Relays;
 use crate::work::do_blocking;
 use crate::{DirectoryCarrier, WeightsError};
 
@@ -24,6 +29,8 @@ pub trait BulkOffer: Send + Sync {
     async fn offer(&self, file: &Path) -> Result<BulkHandle, String>;
     /// Ends that.
     async fn withdraw(&self, handle: &BulkHandle);
+    /// Whether another holder may be reached at all: those known to be gone are not named.
+    fn is_up(&self, holder: &BulkHolder) -> bool;
 }
 
 /// What PublishedWeights starts with.
@@ -45,6 +52,7 @@ pub struct PublishedWeights;
 pub struct PublishedWeightsState {
     arguments: PublishedWeightsArguments,
     offered: BTreeMap<WeightVersion, BulkHandle>,
+    relays: Relays,
 }
 
 impl PublishedWeightsState {
@@ -59,7 +67,19 @@ impl PublishedWeightsState {
         Ok(links.into_iter().map(link).collect())
     }
 
-    async fn payload(&mut self, version: WeightVersion) -> Result<BulkHandle, WeightFailure> {
+    async fn payload(&mut self, wanted: PayloadWanted) -> Result<BulkHandle, WeightFailure> {
+        let mut handle = self.offered(wanted.version).await?;
+        // who has it from this node's own store passes nothing on
+        if let Some(relay) = wanted.relay.filter(|relay| !handle.holders.contains(&relay.holder)) {
+            let offer = &self.arguments.offer;
+            let mut holders = self.relays.before(&handle.object, &relay, |holder| offer.is_up(holder));
+            holders.append(&mut handle.holders);
+            handle.holders = holders;
+        }
+        Ok(handle)
+    }
+
+    async fn offered(&mut self, version: WeightVersion) -> Result<BulkHandle, WeightFailure> {
         if let Some(handle) = self.offered.get(&version) {
             return Ok(handle.clone());
         }
@@ -85,6 +105,7 @@ impl PublishedWeightsState {
             // have need
             if !self.offered.values().any(|other| other.object == handle.object) {
                 self.arguments.offer.withdraw(&handle).await;
+                self.relays.forget(&handle.object);
             }
         }
     }
@@ -100,7 +121,7 @@ impl Actor for PublishedWeights {
         _: ActorRef<Self::Msg>,
         arguments: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(PublishedWeightsState { arguments, offered: BTreeMap::new() })
+        Ok(PublishedWeightsState { arguments, offered: BTreeMap::new(), relays: Relays::default() })
     }
 
     async fn handle(
@@ -117,8 +138,8 @@ impl Actor for PublishedWeights {
                 let bytes = state.arguments.carrier.manifest_bytes(&version);
                 reply.send(bytes.map(ManifestBytes).map_err(WeightFailure::from));
             }
-            PublishedWeightsMessage::Payload(version, reply) => {
-                reply.send(state.payload(version).await);
+            PublishedWeightsMessage::Payload(wanted, reply) => {
+                reply.send(state.payload(wanted).await);
             }
         }
         Ok(())
@@ -131,7 +152,6 @@ mod tests {
     use std::sync::Mutex;
 
     use greenroom_core::Faults;
-    use greenroom_messages::weights::BulkHolder;
 
     use super::*;
 
@@ -146,6 +166,10 @@ mod tests {
 
         async fn withdraw(&self, handle: &BulkHandle) {
             self.0.lock().unwrap().push(handle.object.clone());
+        }
+
+        fn is_up(&self, _: &BulkHolder) -> bool {
+            true
         }
     }
 
@@ -164,7 +188,8 @@ mod tests {
         let arguments = PublishedWeightsArguments { carrier, offer: offer.clone(), seam };
         let offered = [(1, "unchanged"), (2, "changed"), (3, "unchanged")];
         let offered = offered.map(|(number, object)| (version(number), handle(object)));
-        let mut state = PublishedWeightsState { arguments, offered: BTreeMap::from(offered) };
+        let mut state =
+            PublishedWeightsState { arguments, offered: BTreeMap::from(offered), relays: Relays::default() };
         state.withdraw_swept().await;
         assert_eq!(*offer.0.lock().unwrap(), ["changed"]);
         assert_eq!(state.offered.keys().map(|version| version.number).collect::<Vec<_>>(), [3]);

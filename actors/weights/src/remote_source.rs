@@ -1,14 +1,16 @@
 //! Versions of a publisher on another node: manifests by message, payloads by the data plane.
 //!
 //! Used by a WeightReceiver where there is no shared directory. Whatever arrives is checked as if it came from a disk: the
-//! manifest against itself, the payload against the manifest.
+//! manifest against itself, the payload against the manifest. A payload comes from other receivers, who fetch it as well,
+//! and from the publisher as the last resort; who they are is asked anew every so often, since they come and go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use greenroom_core::{Address, Deadline, Reply, ask};
-use greenroom_messages::weights::{BulkHandle, PublishedWeightsMessage, WeightFailure};
+use greenroom_messages::weights::{BulkHandle, BulkRelay, PayloadWanted, PublishedWeightsMessage, WeightFailure};
 use greenroom_messages::{RunId, WeightVersion};
 use tokio::runtime::Handle;
 
@@ -17,12 +19,32 @@ use crate::{Link, Manifest, WeightsError};
 
 /// How long the publisher's node may take to answer a question; bytes have their own deadline at the data plane.
 const ANSWER_WAIT_MS: u64 = 60_000;
+/// How long one payload may take on its way.
+const FETCH_WAIT: Duration = Duration::from_secs(30 * 60);
+/// How long the same holders are tried; then the publisher is asked who else has the payload by now.
+const SAME_HOLDERS: Duration = Duration::from_secs(30);
+/// How often a fetch may fail for another reason than that time, and the pause after it.
+const MOST_FAILURES: u32 = 3;
+const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Fetches bytes by the data plane.
 #[async_trait]
 pub trait BulkFetch: Send + Sync {
+    /// Where this node passes on what it fetches, if it does. Makes room for one object more; may block.
+    fn relay(&self) -> Option<BulkRelay>;
     /// The bytes of a handle, whole; resumed where a try before broke off.
-    async fn fetch(&self, handle: &BulkHandle) -> Result<Vec<u8>, String>;
+    async fn fetch(&self, handle: &BulkHandle, deadline: Deadline) -> Result<Vec<u8>, BulkFetchError>;
+}
+
+/// Bytes have not come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BulkFetchError {
+    /// Not by the deadline; what has come stays.
+    #[error("{0}")]
+    Late(String),
+    /// They will not come from these holders.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// See the module's page. Must be used from threads that may block, within a tokio runtime.
@@ -56,12 +78,27 @@ impl VersionSource for RemoteSource {
     }
 
     fn payload(&self, manifest: &Manifest) -> Result<Vec<u8>, WeightsError> {
-        let handle = self.ask(|reply| PublishedWeightsMessage::Payload(manifest.version.clone(), reply))?;
-        let holders: Vec<String> = handle.holders.iter().map(ToString::to_string).collect();
-        let holders = holders.join(", ");
-        let remote = |reason: String| WeightsError::Remote { publisher: holders.clone(), reason };
-        let payload = self.runtime.block_on(self.fetch.fetch(&handle)).map_err(remote)?;
-        checked_payload(manifest, payload, &format!("fetched from {holders}"))
+        let deadline = Deadline::after(FETCH_WAIT);
+        let mut failures = 0;
+        loop {
+            let wanted = PayloadWanted { version: manifest.version.clone(), relay: self.fetch.relay() };
+            let handle = self.ask(|reply| PublishedWeightsMessage::Payload(wanted, reply))?;
+            let holders: Vec<String> = handle.holders.iter().map(ToString::to_string).collect();
+            let holders = holders.join(", ");
+            let fetched = self.fetch.fetch(&handle, deadline.earlier(Deadline::after(SAME_HOLDERS)));
+            let error = match self.runtime.block_on(fetched) {
+                Ok(payload) => return checked_payload(manifest, payload, &format!("fetched from {holders}")),
+                Err(error) => error,
+            };
+            tracing::warn!(version = %manifest.version, %holders, %error, "a payload has not come yet");
+            failures += u32::from(matches!(error, BulkFetchError::Failed(_)));
+            if failures >= MOST_FAILURES || deadline.has_passed() {
+                return Err(WeightsError::Remote { publisher: holders, reason: error.to_string() });
+            }
+            if matches!(error, BulkFetchError::Failed(_)) {
+                self.runtime.block_on(tokio::time::sleep(FAILURE_PAUSE));
+            }
+        }
     }
 
     fn links(&self, run: &RunId) -> Result<BTreeMap<WeightVersion, Link>, WeightsError> {

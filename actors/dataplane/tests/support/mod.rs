@@ -118,6 +118,8 @@ pub enum Harm {
     Cut { connections: u64, after_bytes: u64 },
     /// One bit of this byte is flipped, in the first connection that comes so far.
     Flip { at_byte: u64 },
+    /// No connection passes more than this.
+    Slow { bytes_per_s: u64 },
 }
 
 /// A proxy before a server.
@@ -175,6 +177,9 @@ async fn pass(
             }
             Harm::Flip { at_byte } if range.contains(&at_byte) && harmed.fetch_max(1, Ordering::Relaxed) == 0 => {
                 buffer[(at_byte - range.start) as usize] ^= 16;
+            }
+            Harm::Slow { bytes_per_s } => {
+                tokio::time::sleep(Duration::from_millis(bytes as u64 * 1000 / bytes_per_s)).await;
             }
             _ => {}
         }
