@@ -1,5 +1,8 @@
 //! Pages that explain error codes: what happened, and what to do about it.
 
+/// The target of log lines whose content a person is told anyhow: a program keeps them out of what it shows that person.
+pub const TOLD: &str = "greenroom_told";
+
 /// The explanation of one stable error code, shown by `greenroom explain CODE`.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorPage {

@@ -33,7 +33,7 @@ pub use address::{Address, Gone};
 pub use ask::{AskError, ask};
 pub use clock::Clock;
 pub use deadline::Deadline;
-pub use error::{ERRORS, ErrorPage};
+pub use error::{ERRORS, ErrorPage, TOLD};
 pub use fault::{Fault, FaultPlanError, Faults};
 pub use intensity::{RestartDecision, RestartIntensity, RestartPolicy};
 pub use reply::{Abandonment, Answer, Reply, Unanswered};
@@ -43,9 +43,6 @@ pub use supervisor::{
     ChildFailure, ChildSpec, ChildStart, ChildState, ChildStatus, Supervisor, SupervisorArguments, SupervisorMessage,
     startup_cause,
 };
-
-/// The target of log lines whose content a person is told anyhow: a program keeps them out of what it shows that person.
-pub const TOLD: &str = "greenroom_told";
 
 /// What every actor is given from outside: time, randomness and injected faults.
 #[derive(Clone, Debug)]
