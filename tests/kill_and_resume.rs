@@ -219,6 +219,21 @@ fn told_to_stop_a_run_stops_and_can_be_resumed() {
     }
 }
 
+/// A wish that comes while the run still starts is no death by a signal.
+#[test]
+fn told_to_stop_while_it_starts_a_run_stops_and_can_be_resumed() {
+    let run = run(&["run.steps=1"]);
+    let child = Run::spawn(&mut run.begin());
+    support::wait_until("the run's directory", || run.dir().join("run.db").exists());
+    signal(child.id(), "INT");
+    let output = finish_child(child);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("go on with --resume: greenroom up --runs"), "{said}");
+    succeed(&mut run.resume());
+    assert_eq!(run.metrics().len(), 1);
+}
+
 /// How often a phase was entered, over all processes.
 fn entered(run: &Run, phase: &str) -> usize {
     let sql =

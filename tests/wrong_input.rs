@@ -206,6 +206,7 @@ const CASES: &[Case] = &[
         name: "an image that fits into no sandbox",
         settings: &[
             "data.train={folder}/rl.jsonl",
+            "data.held_out={folder}/rl.jsonl",
             "data.images_dir={folder}/images",
             "sandbox.local.limits.disk_bytes=16777216",
         ],
@@ -241,7 +242,7 @@ const CASES: &[Case] = &[
         name: "a model of other sizes than its weights",
         settings: &["model.dir={folder}/policy"],
         make: |folder, data| change_model(folder, data, "num_hidden_layers"),
-        words: &["GR0602", "{folder}/policy/config.json", "`num_hidden_layers` is 2000000000", "layers"],
+        words: &["GR0641", "{folder}/policy/config.json", "`num_hidden_layers` is 2000000000", "have 2 layers"],
     },
     Case {
         name: "a model to be made that is larger than the machine",

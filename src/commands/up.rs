@@ -53,6 +53,8 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
         runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         if status == STOPPED {
             eprintln!("stopped; go on with --resume: {go_on}");
+        } else if status != 0 && place.path().join("run.db").exists() {
+            eprintln!("when that is mended, go on with --resume: {go_on}");
         }
         return Ok(ExitCode::from(status));
     }

@@ -248,6 +248,16 @@ fn failures_back_off_and_tell_those_who_wait() {
 }
 
 #[test]
+fn a_failure_that_will_come_again_is_told_at_once() {
+    let mut world = World::new(config());
+    let claim = world.claim(10_000);
+    let number = world.creating.pop_first().unwrap();
+    let (image, stage, detail) = ("i".to_owned(), "work tree".to_owned(), "a: Permission denied".to_owned());
+    world.tell(PoolEvent::CreateFailed(number, SandboxError::CreateFailed { image, stage, detail, lasting: true }));
+    assert!(!world.open_claims.contains(&claim), "nobody waits for what cannot be");
+}
+
+#[test]
 fn an_old_warm_box_is_replaced_before_it_ends() {
     let mut world = World::new(config());
     world.tell(PoolEvent::Tick);

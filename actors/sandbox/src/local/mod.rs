@@ -76,10 +76,16 @@ impl LocalProvider {
     }
 
     /// Makes and destroys a box of each image, a few at a time, so that one that cannot be used is known before a rollout
-    /// needs it. The error is that of the first in order.
+    /// needs it. The error is that of the first in order; what a busy machine could not do in time is left to the pools.
     pub async fn check_images(&self, images: &[ImageSpec]) -> Result<(), SandboxError> {
         let checks = futures::stream::iter(images.to_vec()).map(|image| async move {
-            let sandbox = self.create(&image, &Labels::new(), CHECK_LIFETIME_MS).await?;
+            let sandbox = match self.create(&image, &Labels::new(), CHECK_LIFETIME_MS).await {
+                Err(error) if !error.is_lasting() => {
+                    tracing::warn!(image = image.name, %error, "this image could not be tried");
+                    return Ok(());
+                }
+                made => made?,
+            };
             sandbox.destroy().await
         });
         checks.buffered(CHECKED_AT_ONCE).try_collect::<()>().await

@@ -1,7 +1,5 @@
 //! System calls that no command of a box may make, asked for from within; and that ordinary work goes on without them.
 
-use greenroom_sandbox::SandboxBox;
-
 use crate::support::*;
 
 /// Makes each call by its number, and prints those that are let through. Arguments are such that without a filter most

@@ -152,6 +152,12 @@ async fn what_cannot_work_says_why_and_leaves_nothing() {
     std::fs::write(large.source_dir.clone().unwrap().join("big"), vec![0; 30 << 20]).unwrap();
     let error = site.provider.create(&large, &Labels::new(), 1000).await.err().unwrap();
     assert!(error.to_string().contains("disk_bytes"), "{error}");
+    assert!(error.to_string().contains("image: copying") && error.to_string().contains("big: "), "{error}");
+    assert!(error.is_lasting(), "{error}");
+    let sound = ImageSpec::new("sound", None);
+    let error = site.provider.check_images(&[sound.clone(), missing, sound.clone()]).await.unwrap_err();
+    assert!(error.is_lasting() && error.to_string().contains("image gone"), "{error}");
+    site.provider.check_images(&[sound]).await.unwrap();
     assert_eq!(site.box_dirs(), 0);
     let no_helper = LocalProviderConfig { helper_argv: vec!["/nowhere/helper".into()], ..config() };
     let error = LocalProvider::new(no_helper, site.sandboxes_dir()).unwrap().check().await.unwrap_err();
