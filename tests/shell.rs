@@ -236,11 +236,22 @@ fn what_steers_is_in_the_history(cluster: &Cluster) {
 
 fn settings_are_changed_only_where_they_can_be(cluster: &Cluster) {
     let (status, said) = cluster.said("ada", &["set", "rollout.max_running", "3"]);
-    assert!(status == 0 && said.contains("at most 3 rollouts run"), "{said}");
+    assert!(status == 0 && said.contains("rollout.max_running is 3 now"), "{said}");
+    let (status, said) = cluster.said("ada", &["set", "run.train_timeout_ms", "5m"]);
+    assert!(status == 0 && said.contains("is 300000 now"), "{said}");
+    let settings = cluster.json(&["set"]);
+    let of = |key: &str| settings.as_array().unwrap().iter().find(|row| row["key"] == key).unwrap().clone();
+    assert_eq!(of("rollout.max_running")["value"], 3);
+    assert_eq!(of("run.train_timeout_ms")["value"], 300_000);
+    assert_eq!(of("run.step_retries")["value"], of("run.step_retries")["configured"]);
+    let (status, said) = cluster.said("ada", &["checkpoint"]);
+    assert!(status == 0 && said.contains("checkpoints/step-0"), "{said}");
     for (words, expected) in [
         (&["set", "run.steps", "5"] as &[&str], "rollout.max_running"),
-        (&["set", "rollout.max_running", "0"], "a number of 1 to"),
-        (&["checkpoint"], "every step ends with a checkpoint"),
+        (&["set", "rollout.max_running", "0"], "must be at least 1"),
+        (&["set", "rollout.max_running", "many"], "write a whole number"),
+        (&["set", "rollout.guard_ms", "30d"], "sandbox_lifetime_ms"),
+        (&["drain", "all"], "has the role controller"),
         (&["rm-engine", "nowhere/1"], "there is no engine"),
         (&["drain", "nowhere"], "there is no engine"),
         (&["cancel", "t09999-g000-s00-a00"], "neither waits nor runs"),
@@ -266,7 +277,7 @@ fn the_doctor_and_the_bundle_look_at_everything(cluster: &Cluster) {
         ["well", "doubtful", "ill"].iter().rposition(|health| findings.iter().any(|one| one["health"] == *health));
     assert_eq!(output.status.code(), Some(worst.unwrap() as i32), "{findings:#?}");
     let parts: Vec<&str> = findings.iter().map(|finding| finding["part"].as_str().unwrap()).collect();
-    for part in ["actors", "node all", "engines", "weights"] {
+    for part in ["actors", "node all", "engines", "weights", "weight checksums"] {
         assert!(parts.iter().any(|found| found.starts_with(part)), "{part} is not in {parts:?}");
     }
 
