@@ -20,6 +20,8 @@ use super::{NodeConfig, desk, service};
 
 /// How long an actor of this node has for its answer; less than the desk waits for all of them.
 const OWN_WAIT_MS: u64 = 1_500;
+/// What a pool's actor is called before its image.
+const POOL_ACTOR: &str = "sandbox pool ";
 
 /// What a node says of its actors, and does with them. Cheap to clone.
 #[derive(Clone)]
@@ -66,7 +68,7 @@ impl Staff {
     /// The roles have started.
     pub(super) fn runs(&self, supervisor: &ActorRef<SupervisorMessage>, pools: &[Address<SandboxPoolMessage>]) {
         let offered = |pool: &Address<SandboxPoolMessage>| {
-            (service::sandbox_pool(pool.name().trim_start_matches("sandbox pool ")), pool.clone())
+            (service::sandbox_pool(pool.name().trim_start_matches(POOL_ACTOR)), pool.clone())
         };
         let mut at_work = self.at_work();
         at_work.pools = pools.iter().map(offered).collect();
@@ -109,7 +111,7 @@ impl Staff {
             ));
         }
         let was_drained = std::mem::replace(&mut at_work.is_drained, drained);
-        let mut left = Vec::new();
+        let (mut left, mut alone) = (Vec::new(), Vec::new());
         for (name, pool) in &at_work.pools {
             match (drained, was_drained) {
                 (true, _) => cluster.withdraw(name),
@@ -117,8 +119,11 @@ impl Staff {
                 (false, false) => {}
             }
             if drained && !others(name) {
-                left.push(format!("no other node offers {name}: rollouts that need one wait"));
+                alone.push(pool.name().trim_start_matches(POOL_ACTOR));
             }
+        }
+        if !alone.is_empty() {
+            left.push(format!("no other node has sandboxes of {}: rollouts that need one wait", alone.join(", ")));
         }
         if let Some(manager) = &at_work.rollouts {
             let handed_over = drained && service::ROLLOUT_MANAGER.is_offered_elsewhere(cluster);

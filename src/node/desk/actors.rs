@@ -11,6 +11,8 @@ use super::Desk;
 use super::looks::{is_shell, state_name};
 use crate::node::service;
 
+/// When each engine last went on in its life.
+const ENGINES_MOVED: &str = "SELECT engine, at_ms FROM engines";
 /// The rollouts that somebody may want to name.
 const NEWEST_ROLLOUTS: &str = "SELECT rollout FROM rollouts ORDER BY ended_ms IS NOT NULL, issued_ms DESC LIMIT 500";
 
@@ -22,9 +24,10 @@ impl Desk {
             let node = service::node_at(&self.cluster, &member.name);
             self.part(node, NodeMessage::Actors).await.unwrap_or_else(|reason| vec![silent(&member.name, reason)])
         });
-        let (of_nodes, engines, run) = tokio::join!(
+        let (of_nodes, engines, moved, run) = tokio::join!(
             join_all(of_nodes),
             self.statuses(),
+            self.read(|db| db.ask(ENGINES_MOVED)),
             self.part(service::CONDUCTOR.anywhere(&self.cluster), ConductorMessage::Status),
         );
         let mut actors: Vec<ActorSight> = of_nodes.into_iter().flatten().collect();
@@ -32,8 +35,9 @@ impl Desk {
         if let Some(conductor) = actors.iter_mut().find(|actor| actor.actor == "conductor" && actor.doing.is_empty()) {
             conductor.doing = phase;
         }
-        let proxies =
-            engines.unwrap_or_default().into_iter().map(|engine| self.proxy(engine, &actors)).collect::<Vec<_>>();
+        let moved = moved.map(|answer| answer.rows).unwrap_or_default();
+        let engines = engines.unwrap_or_default().into_iter();
+        let proxies: Vec<_> = engines.map(|engine| self.proxy(engine, &moved, &actors)).collect();
         actors.extend(proxies);
         // below its supervisor's node, in the order in which nodes are listed; within a node as the node told it
         actors.sort_by(|one, other| one.node.cmp(&other.node));
@@ -63,7 +67,12 @@ impl Desk {
     }
 
     /// An engine's proxy: below its host where it has one, else below the fleet, which runs on this node.
-    fn proxy(&self, engine: EngineStatus, actors: &[ActorSight]) -> ActorSight {
+    fn proxy(&self, engine: EngineStatus, moved: &[Vec<Cell>], actors: &[ActorSight]) -> ActorSight {
+        let moved_at_ms = moved.iter().find_map(|row| match row.as_slice() {
+            [Cell::Text(name), Cell::Integer(at_ms)] if name == engine.engine.as_str() => u64::try_from(*at_ms).ok(),
+            _ => None,
+        });
+        let now_ms = self.clock.now_ms();
         let host = format!("engine host {}", engine.engine);
         let found = actors.iter().find(|actor| actor.actor == host);
         let node = found.map_or_else(|| self.node.cluster.node.clone(), |host| host.node.clone());
@@ -78,7 +87,7 @@ impl Desk {
             actor: format!("engine proxy {}", engine.engine),
             under: if found.is_some() { host } else { "engine pool".to_owned() },
             state: state_name(engine.state),
-            for_ms: found.map_or(0, |host| host.for_ms),
+            for_ms: moved_at_ms.map_or(0, |at_ms| now_ms.saturating_sub(at_ms)),
             restarts: None,
             doing,
         }

@@ -11,11 +11,12 @@ use crate::node::service;
 
 /// How long engines may take to tell their numbers; less than the desk waits for a part.
 const VERIFY_MS: u64 = 2_500;
-/// The last version that each receiver applied, of the newest events: its number, its checksum and the publisher's.
+/// The last version that each receiver applied, of the newest events: its name, its number where it is known to have been
+/// published, its checksum and the publisher's.
 const APPLIED: &str = "
-    SELECT json_extract(e.body, '$.receiver'), json_extract(e.body, '$.version.number'),
+    SELECT json_extract(e.body, '$.receiver'), json_extract(e.body, '$.version'), w.number,
            json_extract(e.body, '$.root_hash'), w.root_hash, max(e.seq)
-    FROM events e LEFT JOIN weight_versions w ON w.number = json_extract(e.body, '$.version.number')
+    FROM events e LEFT JOIN weight_versions w ON w.version = json_extract(e.body, '$.version')
     WHERE e.event = 'weights_applied' AND e.seq > (SELECT max(seq) - 50000 FROM events)
     GROUP BY 1 ORDER BY 1";
 
@@ -45,15 +46,19 @@ fn not_compared(kind: &str, holder: &str, detail: String) -> ChecksumSight {
 }
 
 fn of_receiver(row: &[Cell]) -> Option<ChecksumSight> {
-    let [Cell::Text(holder), Cell::Integer(version), Cell::Text(held), published, ..] = row else { return None };
+    let [Cell::Text(holder), Cell::Text(version), number, Cell::Text(held), published, ..] = row else { return None };
     let (found, detail) = match published {
         Cell::Text(published) if published == held => ("same", String::new()),
         Cell::Text(published) => {
             ("different", format!("its tensors had checksum {held}, those that were published have {published}"))
         }
-        _ => ("not_compared", format!("the history does not know that version {version} was published")),
+        _ => ("not_compared", format!("the history does not know that {version} was published")),
     };
-    let (kind, version, found) = ("receiver".to_owned(), u64::try_from(*version).ok(), found.to_owned());
+    let version = match number {
+        Cell::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    };
+    let (kind, found) = ("receiver".to_owned(), found.to_owned());
     Some(ChecksumSight { kind, holder: holder.clone(), version, found, detail })
 }
 
@@ -80,7 +85,7 @@ mod tests {
     fn a_receivers_checksum_is_compared_with_the_publishers() {
         let text = |text: &str| Cell::Text(text.to_owned());
         for (published, found) in [(text("aa"), "same"), (text("bb"), "different"), (Cell::Null, "not_compared")] {
-            let row = [text("engine-0"), Cell::Integer(7), text("aa"), published, Cell::Integer(90)];
+            let row = [text("engine-0"), text("run:7"), Cell::Integer(7), text("aa"), published, Cell::Integer(90)];
             let seen = of_receiver(&row).unwrap();
             assert_eq!((seen.found.as_str(), seen.version), (found, Some(7)));
         }
