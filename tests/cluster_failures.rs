@@ -38,6 +38,13 @@ fn up_to(seed: Seed, what: &str, number: u64, most_ms: u64) -> Duration {
 
 /// So many steps more than harms: a fast machine makes one in half a second, and a node needs some to come back in.
 const AMPLE: u64 = 12;
+/// So many steps a second a run makes at most that goes on without the node that is harmed.
+const MOST_STEPS_A_SECOND: u64 = 3;
+
+/// Enough steps for harms that each take so long and that the run goes on during.
+fn steps_for(harms: usize, of_engines: usize, each: Duration) -> u64 {
+    harms as u64 + AMPLE + of_engines as u64 * each.as_secs() * MOST_STEPS_A_SECOND
+}
 
 /// Six nodes that run, with at least one step made.
 fn running(steps: u64, of_nodes: &str) -> TestCluster {
@@ -71,14 +78,12 @@ fn lines(cluster: &TestCluster, node: &str) -> usize {
 /// SIGKILL at a random moment, `kills` times; started again a moment later. Each time the run goes on.
 fn survives_kills(node: &'static str, kills: u64) {
     let seed = seed().child(node);
-    let steps = kills + AMPLE;
+    // up to 2.5 s and what the others need to notice, each time
+    let steps = kills * 6 + AMPLE;
     let mut cluster = running(steps, QUICK);
     for kill in 0..kills {
         sleep(up_to(seed, "moment", kill, 1_500));
-        if cluster.step() >= Some(steps) {
-            println!("the run ended after {kill} kills");
-            break;
-        }
+        assert!(cluster.step() < Some(steps), "the run ended after {kill} kills: {steps} steps are too few");
         let (step, seen, since) = (cluster.step().unwrap(), lines(&cluster, node), Instant::now());
         cluster.kill(node);
         let noticed = held_for_dead(&mut cluster, node, seen, since);
@@ -132,13 +137,12 @@ fn each_node_is_killed_twenty_times() {
 /// A process that is stopped for longer than `dead_ms` and goes on: the others did without it, its leases were returned, and
 /// nothing it still sends is counted twice.
 fn survives_stops(nodes: &[&'static str], of_nodes: &str, stopped_for: Duration) {
-    let steps = nodes.len() as u64 + AMPLE;
+    let engines = nodes.iter().filter(|node| node.starts_with("engine")).count();
+    let steps = steps_for(nodes.len(), engines, stopped_for);
     let mut cluster = running(steps, of_nodes);
     for node in nodes {
         let (step, seen, since) = (cluster.step().unwrap(), lines(&cluster, node), Instant::now());
-        if step >= steps {
-            break;
-        }
+        assert!(step < steps, "the run ended before {node} was stopped: {steps} steps are too few");
         cluster.signal(node, "STOP");
         let noticed = held_for_dead(&mut cluster, node, seen, since);
         sleep(stopped_for.saturating_sub(since.elapsed()));
@@ -172,7 +176,8 @@ fn each_node_is_stopped_for_a_minute() {
 
 /// A node that is cut off, healed after it was held for dead.
 fn survives_cuts(cuts: &[(&'static str, Cut)], of_nodes: &str, cut_for: Duration) {
-    let steps = cuts.len() as u64 + AMPLE;
+    let engines = cuts.iter().filter(|(node, _)| node.starts_with("engine")).count();
+    let steps = steps_for(cuts.len(), engines, cut_for);
     let mut cluster = running(steps, of_nodes);
     if !cluster.has_networks() {
         println!("SKIPPED: without networks of their own nodes cannot be cut off");
@@ -180,9 +185,7 @@ fn survives_cuts(cuts: &[(&'static str, Cut)], of_nodes: &str, cut_for: Duration
     }
     for (node, cut) in cuts {
         let (step, seen, since) = (cluster.step().unwrap(), lines(&cluster, node), Instant::now());
-        if step >= steps {
-            break;
-        }
+        assert!(step < steps, "the run ended before {node} was cut off: {steps} steps are too few");
         cluster.cut(node, *cut);
         let noticed = held_for_dead(&mut cluster, node, seen, since);
         sleep(cut_for.saturating_sub(since.elapsed()));
@@ -292,4 +295,56 @@ fn a_second_wish_to_leave_does_not_wait_for_what_is_under_way() {
     cluster.signal("roll", "CONT");
     cluster.start("box");
     finish(cluster, steps);
+}
+
+/// A node that is down when the run ends, and is started again, ends as the run did: while the controller stays for it,
+/// later by what it has kept, and by the word of a controller that is started again.
+#[test]
+fn a_node_that_comes_back_when_the_run_is_over_ends_as_the_run_did() {
+    let steps = 3;
+    let mut cluster = running(steps, QUICK);
+    cluster.kill("engine-0");
+    let over = "the run has ended: completed";
+    cluster.wait("the end at the others", |cluster| cluster.said("box").contains(over));
+    cluster.start("engine-0");
+    cluster.wait_for_end();
+    assert!(cluster.said("engine-0").contains(over), "{}", cluster.said("engine-0"));
+
+    let since = Instant::now();
+    cluster.start("engine-0");
+    assert!(cluster.ended("engine-0").success(), "{}", cluster.said("engine-0"));
+    println!("without a controller it ended after {:.1} s", since.elapsed().as_secs_f64());
+    assert!(since.elapsed() < Duration::from_secs(60), "it waits for a controller that is gone for good");
+
+    let committed = cluster.step();
+    cluster.start_all();
+    cluster.finish();
+    assert_eq!(cluster.step(), committed);
+    assert!(cluster.said("lead").contains("the run test is complete"), "{}", cluster.said("lead"));
+}
+
+/// A role can be made primary: the run is stopped for all when the last node that plays it leaves, not when one dies.
+#[test]
+fn the_last_primary_node_that_leaves_ends_the_run_for_all() {
+    let steps = 40;
+    let mut cluster = TestCluster::new(SIX, &coins(steps, GROUPS, SAMPLES), QUICK);
+    cluster.set("lead", "primary_roles = [\"trainer\"]");
+    cluster.start_all();
+    cluster.wait_for_step(1);
+    cluster.kill("trainer");
+    cluster.wait("word of it", |cluster| cluster.said("lead").contains("the node trainer is lost: the run waits"));
+    cluster.start("trainer");
+    let step = cluster.step().unwrap();
+    cluster.wait_for_step(step + 1);
+    cluster.signal("trainer", "TERM");
+    for node in ["trainer", "lead", "roll", "engine-0", "engine-1", "box"] {
+        assert_eq!(cluster.ended(node).code(), Some(LEFT), "{node}: {}", cluster.said(node));
+    }
+    let said = cluster.said("lead");
+    assert!(
+        said.contains("the node trainer has left, the last with the primary role trainer: the run is stopped"),
+        "{said}"
+    );
+    assert!(cluster.said("box").contains("the run has ended: stopped"), "{}", cluster.said("box"));
+    assert!(cluster.step() < Some(steps));
 }
