@@ -169,7 +169,7 @@ fn a_damaged_checkpoint_costs_a_step_and_not_the_run() {
 /// made anew, under new names, and the old ones count as never trained on.
 #[test]
 fn damaged_checkpoints_and_trajectories_are_made_up_for() {
-    let run = run(&["run.keep_checkpoints=5", "run.schedule=async", "run.evaluation.every_steps=1"]);
+    let run = run(&["run.keep_checkpoints=5", "run.schedule=async"]);
     crash_after(&run, 4);
     let was_trained = "SELECT rollout FROM rollouts WHERE trained_step >= 2 ORDER BY rollout";
     let trained = Ledger::open(&run.dir()).column(was_trained);
