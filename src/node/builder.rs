@@ -26,13 +26,16 @@ impl Node {
     }
 }
 
+/// What an application sets of a node beside what the builder has words for.
+type Change = Arc<dyn Fn(&mut NodeConfig) + Send + Sync>;
+
 /// What a node must know of its cluster. It listens on a free port of the loopback interface unless told otherwise.
 #[derive(Clone)]
 pub struct NodeBuilder {
     cluster: ClusterConfig,
     state_dir: PathBuf,
     talk: Option<Talk>,
-    change: Option<Arc<dyn Fn(&mut NodeConfig) + Send + Sync>>,
+    change: Option<Change>,
 }
 
 impl NodeBuilder {

@@ -18,6 +18,7 @@ mod entry;
 mod error;
 mod farewell;
 mod gang;
+mod load;
 mod outbox;
 mod roles;
 mod service;

@@ -71,6 +71,11 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Service<M> {
         offered(child, self.name, address, cluster)
     }
 
+    /// What members say that they offer.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Offers the service on this node no more.
     pub(super) fn withdraw(&self, cluster: &Cluster) {
         cluster.withdraw(self.name);

@@ -121,7 +121,7 @@ mod tests {
     fn claims_go_to_the_node_that_has_least_to_do_and_equals_take_turns() {
         let nodes: Vec<String> = ["a", "b", "c"].map(str::to_owned).to_vec();
         let mut loads = Loads::default();
-        let mut draw =
+        let draw =
             |loads: &mut Loads, times: usize| -> String { (0..times).map(|_| loads.least(&nodes).unwrap()).collect() };
         assert_eq!(draw(&mut loads, 6), "abcabc");
         // a holds ten, of which two were sent from here; one more was sent while it was asked

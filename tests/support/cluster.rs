@@ -120,6 +120,13 @@ impl TestCluster {
         }
     }
 
+    /// Puts a line before all others of a node's file.
+    pub fn set(&self, node: &str, line: &str) {
+        let file = self.dir.path().join(node).join("node.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, format!("{line}\n{text}")).unwrap();
+    }
+
     fn address(&self, place: usize) -> (String, u16) {
         match &self.networks {
             Some(_) => (Networks::address(place), 4700),

@@ -197,6 +197,8 @@ pub struct NodeSight {
     pub state: String,
     /// The roles it plays.
     pub roles: Vec<String>,
+    /// How much it has to do, in words: rollouts that run, turns in flight of how many, claimed sandboxes, the trainer's step.
+    pub load: String,
     /// What is still under way on a node that is drained; `idle` when nothing is.
     pub drained: Option<String>,
     /// Which start of the node this is.

@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::bottleneck::bottleneck;
 use super::report::tail;
 use super::{Desk, cannot};
+use crate::node::load::Loads;
 use crate::node::service;
 use crate::shell::redact::redact;
 
@@ -124,10 +125,20 @@ impl Desk {
     async fn nodes(&self) -> Vec<NodeSight> {
         let now_ms = self.clock.now_ms();
         let members = self.cluster.members();
-        let engines = self.statuses().await.unwrap_or_default();
+        let manager = service::ROLLOUT_MANAGER.anywhere(&self.cluster);
+        let trainer = service::TRAINER.anywhere(&self.cluster);
+        let (engines, pools, rollouts, trainer) = tokio::join!(
+            self.statuses(),
+            self.pools(),
+            self.part(manager, RolloutManagerMessage::Status),
+            self.part(trainer, TrainerMessage::Status)
+        );
+        let engines = engines.unwrap_or_default();
+        let (rollouts, trainer) = (rollouts.as_ref().ok(), trainer.as_ref().ok());
+        let loads = Loads { engines: &engines, pools: &pools, rollouts, trainer };
         // shells that have left are of no interest any more
         let shown = members.into_iter().filter(|member| member.is_up() || !is_shell(member));
-        let engines = &engines;
+        let (engines, loads) = (&engines, &loads);
         let rows = shown.map(|member| async move {
             let report = match member.is_up() && !is_shell(&member) {
                 true => {
@@ -152,6 +163,7 @@ impl Desk {
                     .and_then(|report| report.drained)
                     .map(|left| still_under_way(left, &member.name, engines)),
                 pid: report.as_ref().map(|report| report.pid),
+                load: if member.is_up() { loads.of(&member.name, &member.services) } else { String::new() },
                 node: member.name,
                 roles: member.roles,
                 incarnation: member.incarnation,
