@@ -2,8 +2,7 @@
 //!
 //! * [`Address`] — how one actor reaches another; survives the other's restart and is the seam at which links may be cut.
 //! * [`ask`] and [`Reply`] — a question always has a deadline, and a dropped reply port answers by itself.
-//! * [`Clock`], [`Seed`], [`Faults`], together [`Seam`] — time, randomness and injected faults come from outside, so that
-//!   the same actor runs in real and in virtual time.
+//! * [`Clock`], [`Seed`], [`Faults`], together [`Seam`] — time (real or virtual), randomness and faults come from outside.
 //! * [`Supervisor`] — restarts children within a stated intensity, then gives up loudly.
 //! * [`codec`] — the format of records: bincode with a limit and a schema hash.
 //! * [`wire`] — how a message with its reply ports and addresses crosses to another process.
