@@ -168,8 +168,8 @@ fn an_engines_node_is_drained_and_the_others_go_on(seen: &mut Seen) {
     seen.until_row("engines", "engine", "engine-0/", |engine| engine["state"] == "draining");
     seen.until_row("nodes", "node", "engine-0", |node| node["drained"] == "idle");
     seen.goes_on();
-    let (status, findings) = seen.said("eve", &["doctor"]);
-    assert!(status == 1 && findings.contains("undrain engine-0"), "{status} {findings}");
+    let findings = seen.until_doctor_says(1);
+    assert!(findings.contains("undrain engine-0"), "{findings}");
     seen.steer(&["undrain", "engine-0"]);
     seen.until_row("engines", "engine", "engine-0/", |engine| engine["state"] == "serving");
     seen.until_row("nodes", "node", "engine-0", |node| node["drained"].is_null());
@@ -191,8 +191,8 @@ fn the_only_node_of_its_role_is_drained_and_the_run_waits_for_it(seen: &mut Seen
     wait_until("the reason", || {
         seen.json(&["status"])["bottleneck"].as_str().unwrap().starts_with("the node that rolls out is drained")
     });
-    let (status, findings) = seen.said("eve", &["doctor"]);
-    assert!(status == 1 && findings.contains("undrain roll"), "{status} {findings}");
+    let findings = seen.until_doctor_says(1);
+    assert!(findings.contains("undrain roll"), "{findings}");
     seen.steer(&["undrain", "roll"]);
     seen.goes_on();
 }
