@@ -55,6 +55,10 @@ fn running(steps: u64, of_nodes: &str) -> TestCluster {
 }
 
 fn finish(mut cluster: TestCluster, steps: u64) {
+    // what is left may take minutes on a busy machine, but no step does
+    for step in cluster.step().unwrap_or(0)..=steps {
+        cluster.wait_for_step(step);
+    }
     cluster.finish();
     Ledger::open(&cluster.run_dir()).assert_nothing_lost_or_trained_twice(steps, GROUPS, SAMPLES);
 }
