@@ -57,6 +57,10 @@ fn five_nodes_in_networks_of_their_own_make_the_run_that_one_process_makes() {
     assert!(learnt, "the policy must learn something, or all runs are the same: {ours:?}");
     assert_eq!(ours, theirs);
 
+    // whoever asks second for a version is sent to the first
+    let passed_on = ["engine-0", "engine-1"].iter().any(|engine| cluster.log(engine).contains("chunks from engine-"));
+    assert!(passed_on, "no engine's node passed weights on: {} {}", cluster.log("engine-0"), cluster.log("engine-1"));
+
     let last = weights(&single.join(format!("weights/export/{STEPS:06}")));
     for engine in ["engine-0", "engine-1"] {
         let received = cluster.state(engine).join(format!("weights/received/v{STEPS:06}"));

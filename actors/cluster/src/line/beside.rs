@@ -60,10 +60,12 @@ impl PeerLine {
         Ok(Outgoing::Placed(placed, checksum))
     }
 
-    /// Whether the other end is a node with a data plane of its own.
+    /// Whether the other end is a node with a data plane of its own, and still there.
     fn fetches_by_data_plane(&self) -> bool {
         let offers = |offered: &Vec<String>| offered.binary_search_by(|name| name.as_str().cmp(SERVICE)).is_ok();
-        self.certificate == Some(CertificateRole::Node) && self.lock().offered.as_ref().is_some_and(offers)
+        let state = self.lock();
+        let is_node = self.certificate == Some(CertificateRole::Node) && state.ended.is_none();
+        is_node && state.offered.as_ref().is_some_and(offers)
     }
 
     fn bulk_deadline(&self) -> Duration {
