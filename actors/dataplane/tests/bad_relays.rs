@@ -1,5 +1,7 @@
 //! Relays that lie or are slow are left for the next peer, and nothing that has arrived is fetched again for that.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod support;
 
 use std::sync::Arc;
