@@ -190,7 +190,7 @@ async fn when_relays_die_in_the_middle_all_others_end_with_the_right_bytes() {
     let wanted = PayloadWanted { version: version(1), relay: first.relay() };
     let question = |reply| PublishedWeightsMessage::Payload(wanted, reply);
     let handle = ask(&publisher.published, Deadline::after_ms(WAIT_MS), question).await.unwrap().unwrap();
-    assert_eq!(handle.holders, [publisher.plane.holder.clone()]);
+    assert_eq!(handle.holders, std::slice::from_ref(&publisher.plane.holder));
     let object: ObjectId = handle.object.parse().unwrap();
     let fetching = first.clone();
     let options = FetchOptions {
