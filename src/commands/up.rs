@@ -104,7 +104,7 @@ impl Wishes {
     }
 
     /// Resolves with the first wish that cannot wait.
-    async fn to_stop_now(&mut self, heard: &mut Vec<StopMode>) {
+    async fn wish_to_stop_now(&mut self, heard: &mut Vec<StopMode>) {
         while let Some(mode) = self.wishes.recv().await {
             heard.push(mode);
             if mode == StopMode::Now {
@@ -153,7 +153,7 @@ async fn drive(
     let run = tokio::select! {
         biased;
         run = Run::start(config, place, display.talk()) => run?,
-        () = wishes.to_stop_now(&mut heard) => return Ok(None),
+        () = wishes.wish_to_stop_now(&mut heard) => return Ok(None),
     };
     log_file.open(&run.directory().path().join("logs").join("greenroom.log"))?;
     let following = display.follow(run.progress());

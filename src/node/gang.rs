@@ -93,7 +93,7 @@ mod tests {
         let (one, two) = (member("a", &["trainer"], Left), member("b", &["trainer"], Alive));
         let primary = "primary_roles = [\"trainer\"]";
         assert_eq!(
-            words(primary, &[one.clone()], &left("a")),
+            words(primary, std::slice::from_ref(&one), &left("a")),
             "END: the node a has left, the last with the primary role trainer"
         );
         assert_eq!(
@@ -101,7 +101,7 @@ mod tests {
             "the node a has left: the run goes on with the others"
         );
         assert_eq!(
-            words("", &[one.clone()], &left("a")),
+            words("", std::slice::from_ref(&one), &left("a")),
             "the node a has left: the run waits for a node that plays trainer"
         );
         let dead = member("a", &["trainer"], Dead);
