@@ -75,6 +75,12 @@ fn held_for_dead(cluster: &mut TestCluster, node: &str, lines: usize, since: Ins
     since.elapsed()
 }
 
+/// Waits until the other node sees this one again: the run may go on without it, and harms come one at a time.
+fn back(cluster: &mut TestCluster, node: &str, lines: usize) {
+    let (watcher, name) = (who_watches(node), format!("node=\"{node}\""));
+    cluster.wait("its return", |cluster| cluster.logged_after(watcher, &["has joined", &name], lines));
+}
+
 fn lines(cluster: &TestCluster, node: &str) -> usize {
     cluster.log(who_watches(node)).lines().count()
 }
@@ -92,15 +98,16 @@ fn survives_kills(node: &'static str, kills: u64) {
         cluster.kill(node);
         let noticed = held_for_dead(&mut cluster, node, seen, since);
         sleep(up_to(seed, "down", kill, 1_000));
-        let back = Instant::now();
+        let began = Instant::now();
         cluster.start(node);
         cluster.wait_for_step((step + 1).min(steps));
         println!(
             "{node} killed in step {}: noticed after {:.2} s, next step {:.1} s after it was started again",
             step + 1,
             noticed.as_secs_f64(),
-            back.elapsed().as_secs_f64()
+            began.elapsed().as_secs_f64()
         );
+        back(&mut cluster, node, seen);
     }
     finish(cluster, steps);
 }
@@ -150,14 +157,15 @@ fn survives_stops(nodes: &[&'static str], of_nodes: &str, stopped_for: Duration)
         cluster.signal(node, "STOP");
         let noticed = held_for_dead(&mut cluster, node, seen, since);
         sleep(stopped_for.saturating_sub(since.elapsed()));
-        let back = Instant::now();
+        let began = Instant::now();
         cluster.signal(node, "CONT");
         cluster.wait_for_step((step + 1).min(steps));
         println!(
             "{node} stopped: noticed after {:.2} s, next step {:.1} s after it went on",
             noticed.as_secs_f64(),
-            back.elapsed().as_secs_f64()
+            began.elapsed().as_secs_f64()
         );
+        back(&mut cluster, node, seen);
     }
     finish(cluster, steps);
 }
@@ -193,14 +201,15 @@ fn survives_cuts(cuts: &[(&'static str, Cut)], of_nodes: &str, cut_for: Duration
         cluster.cut(node, *cut);
         let noticed = held_for_dead(&mut cluster, node, seen, since);
         sleep(cut_for.saturating_sub(since.elapsed()));
-        let back = Instant::now();
+        let began = Instant::now();
         cluster.heal(node, *cut);
         cluster.wait_for_step((step + 1).min(steps));
         println!(
             "{node} cut off ({cut:?}): noticed after {:.2} s, next step {:.1} s after it was healed",
             noticed.as_secs_f64(),
-            back.elapsed().as_secs_f64()
+            began.elapsed().as_secs_f64()
         );
+        back(&mut cluster, node, seen);
     }
     finish(cluster, steps);
 }
