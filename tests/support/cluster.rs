@@ -85,14 +85,7 @@ impl TestCluster {
         let cookie = format!("{}-{}", self.marker, "0123456789abcdef0123456789abcdef");
         fs::write(root.join("cookie"), cookie).unwrap();
         succeed(Command::new("chmod").arg("600").arg(root.join("cookie")));
-        // the small helper is built beside the program where the whole workspace is, and starts in a tenth of the time
-        let program = Path::new(env!("CARGO_BIN_EXE_greenroom"));
-        let small = program.with_file_name("greenroom-box");
-        let helper: Vec<&str> = match small.exists() {
-            true => vec![small.to_str().unwrap(), &self.marker],
-            false => vec![program.to_str().unwrap(), "box-init", &self.marker],
-        };
-        let boxes = format!("\n[sandbox.local]\nhelper_argv = {helper:?}\n");
+        let boxes = format!("\n[sandbox.local]\nhelper_argv = {:?}\n", super::box_helper(&self.marker));
         fs::write(root.join("over.toml"), format!("{settings}{boxes}")).unwrap();
         let mut gang: BTreeMap<&str, usize> = BTreeMap::new();
         for role in self.layout.iter().flat_map(|(_, roles)| *roles) {

@@ -199,11 +199,7 @@ impl Run {
         .map(str::to_owned)
         .to_vec();
         all.push(format!("data.root={}", data.display()));
-        // The helper takes no notice of a further argument, and the process table shows it.
-        all.push(format!(
-            "sandbox.local.helper_argv={:?}",
-            [env!("CARGO_BIN_EXE_greenroom"), "box-init", marker.as_str()]
-        ));
+        all.push(format!("sandbox.local.helper_argv={:?}", box_helper(&marker)));
         all.extend(settings.iter().map(|setting| (*setting).to_owned()));
         Self { runs, data, settings: all, marker }
     }
@@ -282,13 +278,23 @@ impl Run {
             let inside = fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(&mark));
             is_process
                 && !is_dead
-                && (read("cmdline").contains(&self.marker)
-                    && read("cmdline").contains("box-init")
-                    && !read("cmdline").contains("--set")
-                    || inside)
+                // the run's own command line has it among its settings
+                && (read("cmdline").contains(&self.marker) && !read("cmdline").contains("--set") || inside)
         });
         processes.count()
     }
+}
+
+/// What starts a sandbox's helper: the small one, which is built beside the program where the whole workspace is and starts in
+/// a tenth of the time, else the program. It takes no notice of a further argument, and the process table shows it.
+pub fn box_helper(marker: &str) -> Vec<String> {
+    let program = Path::new(env!("CARGO_BIN_EXE_greenroom"));
+    let small = program.with_file_name("greenroom-box");
+    let words = match small.is_file() {
+        true => vec![small.to_str().unwrap(), marker],
+        false => vec![program.to_str().unwrap(), "box-init", marker],
+    };
+    words.into_iter().map(str::to_owned).collect()
 }
 
 /// `metrics.jsonl` of a run's directory without what depends on the machine.
