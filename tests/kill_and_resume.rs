@@ -22,8 +22,12 @@ const GROUPS: u64 = 2;
 const SAMPLES: u64 = 3;
 
 fn run(settings: &[&str]) -> Run {
+    run_of(STEPS, settings)
+}
+
+fn run_of(steps: u64, settings: &[&str]) -> Run {
     let (steps, groups, samples) = (
-        format!("run.steps={STEPS}"),
+        format!("run.steps={steps}"),
         format!("run.groups_per_batch={GROUPS}"),
         format!("run.samples_per_group={SAMPLES}"),
     );
@@ -33,13 +37,17 @@ fn run(settings: &[&str]) -> Run {
 }
 
 fn assert_whole(run: &Run) {
+    assert_whole_of(run, STEPS);
+}
+
+fn assert_whole_of(run: &Run, steps: u64) {
     let check = succeed(greenroom().arg("check").arg(run.dir()));
     assert!(text(&check.stderr).contains(" 0 of "), "{}", text(&check.stderr));
-    Ledger::open(&run.dir()).assert_nothing_lost_or_trained_twice(STEPS, GROUPS, SAMPLES);
+    Ledger::open(&run.dir()).assert_nothing_lost_or_trained_twice(steps, GROUPS, SAMPLES);
     let details = "SELECT DISTINCT detail FROM rollouts WHERE outcome = 'completed' ORDER BY detail";
     let known = ["Submitted, command_failed: exit status 1", "Submitted, passed"];
     assert_eq!(Ledger::open(&run.dir()).column(details), known, "why a reward is what it is");
-    assert_eq!(run.metrics().len() as u64, STEPS, "a line for each step, whenever the process died");
+    assert_eq!(run.metrics().len() as u64, steps, "a line for each step, whenever the process died");
     run.assert_no_sandbox_processes();
     run.assert_no_sandbox_directories();
 }
@@ -50,7 +58,9 @@ fn killed_at_ten_random_moments_a_run_finishes_whole() {
     let seed = std::env::var("GREENROOM_TEST_SEED").map_or(1, |text| text.parse().unwrap());
     println!("GREENROOM_TEST_SEED={seed}");
     let draw = |what, kill| Seed::new(seed).child_numbered(what, kill).value();
-    let run = run(&[]);
+    // a quick machine makes a step in a third of a second, and few of them before each kill
+    let steps = 40;
+    let run = run_of(steps, &[]);
     let mut phases: BTreeMap<String, u64> = BTreeMap::new();
     let mut kills = 0;
     while kills < 10 {
@@ -65,7 +75,7 @@ fn killed_at_ten_random_moments_a_run_finishes_whole() {
                     || child.try_wait().unwrap().is_some()
             });
         }
-        std::thread::sleep(Duration::from_millis(draw("moment", kills) % 2_500));
+        std::thread::sleep(Duration::from_millis(draw("moment", kills) % 1_500));
         if let Some(status) = child.try_wait().unwrap() {
             let output = child.wait_with_output().unwrap();
             assert!(status.success(), "after {kills} kills it ended with {status}:\n{}", text(&output.stderr));
@@ -82,7 +92,7 @@ fn killed_at_ten_random_moments_a_run_finishes_whole() {
     println!("{phases:?}");
     assert_eq!(kills, 10, "the run ended before it was killed ten times: make it longer");
     succeed(&mut run.resume());
-    assert_whole(&run);
+    assert_whole_of(&run, steps);
 }
 
 /// The moments at which half of something is done, one after the other in one run. The visit counts from each process's
