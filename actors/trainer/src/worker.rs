@@ -3,12 +3,13 @@
 //! Tensor work takes seconds to minutes and must not sit on an async worker, so one named thread owns the learner and
 //! takes requests one by one, in order. Each request is answered exactly once: with its result, with a typed error, or,
 //! after a panic inside it, with [`TrainerError::Lost`]; the thread survives and can load a checkpoint. Dropping the
-//! [`LearnerThread`] lets a running request give up at its next micro-batch and the thread end.
+//! [`LearnerThread`] lets a running request give up at its next micro-batch, and waits a while for the thread to end.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
 
 use greenroom_core::Reply;
 use greenroom_messages::trainer::{TrainReport, TrainerFailure, TrainerMessage};
@@ -19,14 +20,20 @@ use crate::error::TrainerError;
 use crate::learner::Learner;
 use crate::progress::Progress;
 
+/// How long a request under way may take to give up.
+const END: Duration = Duration::from_secs(10);
+
 /// Opens a learner on its thread; called once.
 pub type OpenLearner = Box<dyn FnOnce(Progress) -> Result<Learner, TrainerError> + Send>;
 
 /// The handle to a learner's thread.
 #[derive(Debug)]
 pub struct LearnerThread {
-    requests: mpsc::Sender<TrainerMessage>,
+    /// `None` once the thread was told to end.
+    requests: Option<mpsc::Sender<TrainerMessage>>,
     progress: Progress,
+    /// Closed when the thread has let go of every tensor.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 impl LearnerThread {
@@ -37,13 +44,17 @@ impl LearnerThread {
     pub fn start(open: OpenLearner) -> Result<(Self, oneshot::Receiver<Result<(), TrainerError>>), TrainerError> {
         let (requests, inbox) = mpsc::channel();
         let (opened, hear_opened) = oneshot::channel();
+        let (ending, ended) = mpsc::channel::<()>();
         let progress = Progress::default();
         let thread_progress = progress.clone();
         std::thread::Builder::new()
             .name("learner".to_owned())
-            .spawn(move || run(open, thread_progress, opened, &inbox))
+            .spawn(move || {
+                run(open, thread_progress, opened, &inbox);
+                drop(ending);
+            })
             .map_err(|error| TrainerError::Stopped { reason: error.to_string() })?;
-        Ok((Self { requests, progress }, hear_opened))
+        Ok((Self { requests: Some(requests), progress, ended: Mutex::new(ended) }, hear_opened))
     }
 
     /// Hands a request to the thread; `Status` is answered here, at once.
@@ -52,7 +63,11 @@ impl LearnerThread {
             reply.send(self.progress.status());
             return;
         }
-        if let Err(mpsc::SendError(message)) = self.requests.send(message) {
+        let refused = match &self.requests {
+            Some(requests) => requests.send(message).err().map(|mpsc::SendError(message)| message),
+            None => Some(message),
+        };
+        if let Some(message) = refused {
             refuse(message, &TrainerError::Stopped { reason: "its thread has ended".to_owned() });
         }
     }
@@ -61,6 +76,12 @@ impl LearnerThread {
 impl Drop for LearnerThread {
     fn drop(&mut self) {
         self.progress.stop();
+        self.requests = None;
+        // a process that ends while a thread works on tensors is killed by a signal
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the learner still works on what it was asked last, {END:?} after it was told to end");
+        }
     }
 }
 
