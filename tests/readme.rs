@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use greenroom::config::{EXAMPLE_VARIABLES, Layers, load};
@@ -44,7 +44,7 @@ fn tomls() -> (Vec<&'static str>, Vec<&'static str>) {
 
 /// Every key of a table, by its path.
 #[cfg(feature = "cluster")]
-fn keys(table: &toml::Table, under: &str, found: &mut std::collections::BTreeSet<String>) {
+fn keys(table: &toml::Table, under: &str, found: &mut BTreeSet<String>) {
     for (key, value) in table {
         match value {
             toml::Value::Table(table) => keys(table, &format!("{under}{key}."), found),
@@ -121,22 +121,18 @@ fn the_tasks_shown_are_tasks() {
 }
 
 #[test]
-fn every_file_that_the_layout_names_is_there() {
-    let layout = blocks("text");
-    assert!(!layout.is_empty());
-    for block in layout {
-        for line in block.lines() {
-            let folder = line.split_whitespace().next().unwrap_or_default();
-            if folder.ends_with('/') {
-                let at_root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-                let in_actors = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("actors").join(folder);
-                assert!(
-                    at_root.is_dir() || in_actors.is_dir(),
-                    "{folder} is in the README's layout and not in the tree"
-                );
-            }
-        }
+fn the_layout_names_what_is_there_and_every_room() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders =
+        |text: &'static str| text.lines().filter_map(|line| line.split_whitespace().next()?.strip_suffix('/'));
+    let named: BTreeSet<String> = blocks("text").into_iter().flat_map(folders).map(str::to_owned).collect();
+    for folder in &named {
+        let is_there = root.join(folder).is_dir() || root.join("actors").join(folder).is_dir();
+        assert!(is_there, "{folder} is in the README's layout and not in the tree");
     }
+    let rooms = std::fs::read_dir(root.join("actors")).unwrap();
+    let rooms = rooms.map(|room| room.unwrap().file_name().into_string().unwrap());
+    assert_eq!(rooms.filter(|room| !named.contains(room)).collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 /// The first cells of the table with this head.

@@ -296,10 +296,10 @@ mod tests {
         assert_eq!(Refused::decode(b"\0\0\0\0\0\0\0\0\0a\nb\x1b[0m\xff"), Refused::For("a b [0m\u{fffd}".into()));
     }
 
-    #[test]
-    fn garbage_headers_and_bodies_are_errors_and_allocate_nothing() {
-        let mut random = Seed::new(1).random();
-        for case in 0..100_000 {
+    /// Garbage is an error, never a panic nor a large allocation.
+    fn garbage(cases: usize, seed: u64) {
+        let mut random = Seed::new(seed).random();
+        for case in 0..cases {
             let mut header = [0; HEADER_BYTES];
             random.fill_bytes(&mut header);
             if case % 2 == 0 {
@@ -319,5 +319,16 @@ mod tests {
             let _ = decode::<Challenge>(&body);
         }
         assert!(decode::<Introduction>(&u64::MAX.to_le_bytes()).is_none());
+    }
+
+    #[test]
+    fn a_hundred_thousand_garbled_headers_and_bodies_do_no_harm() {
+        garbage(100_000, 1);
+    }
+
+    #[test]
+    #[ignore = "a million cases take a while"]
+    fn a_million_garbled_headers_and_bodies_do_no_harm() {
+        garbage(1_000_000, 5);
     }
 }
