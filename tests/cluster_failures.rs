@@ -1,7 +1,7 @@
 //! Whatever happens to a node of a cluster, the run goes on and its history stays sound: one test for each line of the
 //! README's table "When something dies". The long ones repeat the same at many random moments: `--ignored`, one at a time.
 //!
-//! GREENROOM_TEST_SEED repeats one draw of moments.
+//! GREENROOM_TEST_SEED repeats one draw of moments; GREENROOM_TEST_NODE=engine-0 kills only this one.
 
 #![allow(
     clippy::unwrap_used,
@@ -140,7 +140,8 @@ fn a_controller_that_is_killed_goes_on_from_its_history() {
 #[test]
 #[ignore = "minutes"]
 fn each_node_is_killed_twenty_times() {
-    for (node, _) in SIX {
+    let only = std::env::var("GREENROOM_TEST_NODE").ok();
+    for (node, _) in SIX.iter().filter(|(node, _)| only.as_ref().is_none_or(|only| only == node)) {
         survives_kills(node, 20);
     }
 }

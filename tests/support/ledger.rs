@@ -79,7 +79,9 @@ impl Ledger {
         );
         self.none(&per_batch, "no batch is short of a group");
         let whole = format!(
-            "SELECT g.group_id FROM groups g JOIN steps s ON s.batch = g.batch WHERE g.outcome = 'trainable'
+            "SELECT r.rollout || ' ' || coalesce(r.outcome, '') || ': ' || coalesce(r.detail, '')
+             FROM groups g JOIN steps s ON s.batch = g.batch JOIN rollouts r ON r.group_id = g.group_id
+             WHERE g.outcome = 'trainable' AND r.trained_step IS NULL
              AND (SELECT count(*) FROM rollouts r WHERE r.group_id = g.group_id AND r.trained_step = s.step) <> {samples}"
         );
         self.none(&whole, "every sample of a group is trained on, for none failed");

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use greenroom_core::{Address, Deadline, Reply, ask};
@@ -26,8 +27,10 @@ fn host(index: usize, serving: u64) -> Address<EngineProxyMessage> {
         context_tokens: None,
         trouble: None,
     };
+    let monitors = Mutex::new(Vec::new());
     Address::of_function(&format!("host {index}"), move |message| {
         match message {
+            EngineProxyMessage::Monitor(reply) => monitors.lock().unwrap().push(reply),
             EngineProxyMessage::Status(reply) => drop(reply.send(status.clone())),
             EngineProxyMessage::UpdateWeights(wish, reply) => {
                 let result = Ok(UpdateConfirmed { version: wish.version, paused_ms: 1 });
@@ -88,6 +91,33 @@ async fn a_host_that_is_gone_costs_one_try_and_serves_again_once_it_joins() {
     assert_eq!(fleet.statuses().await[0].state, EngineState::Lost);
     join(&fleet, 0, &host(0, 1)).await;
     fleet.until(0, EngineState::Serving, 100).await;
+}
+
+/// Nobody asks anything of it meanwhile, and no time passes: what `status` says must be true, and turns must not find out.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_host_is_known_at_once_and_that_of_its_predecessor_is_not_its_own() {
+    let fleet = Fleet::start(0, 4, EngineConfig::default()).await;
+    let first = host(0, 1);
+    join(&fleet, 0, &first).await;
+    fleet.until(0, EngineState::Serving, 100).await;
+    let begun = Instant::now();
+    first.unbind();
+    fleet.until(0, EngineState::Lost, 100).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "the fleet took {:?} to notice", begun.elapsed());
+    let trouble = fleet.statuses().await.remove(0).trouble;
+    assert_eq!(trouble.as_deref(), Some("its proxy has ended"));
+
+    // two hosts one after the other, the first of which is only then gone
+    let (second, third) = (host(0, 1), host(0, 1));
+    join(&fleet, 0, &second).await;
+    fleet.until(0, EngineState::Serving, 100).await;
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    fleet.until(0, EngineState::Lost, 100).await;
+    join(&fleet, 0, &third).await;
+    fleet.until(0, EngineState::Serving, 100).await;
+    second.unbind();
+    assert!(fleet.generate(request(0, 0)).await.is_ok());
+    assert_eq!(fleet.statuses().await[0].state, EngineState::Serving);
 }
 
 /// The proxy's word of its last change is lost when the way to the fleet is broken for a moment.

@@ -57,6 +57,8 @@ pub enum EngineProxyMessage {
     Status(Reply<EngineStatus>),
     /// Compare a few of the engine's numbers with the weights that it confirmed, within so many milliseconds. Repeatable.
     Verify(u64, Reply<EngineVerdict>),
+    /// Tell when this proxy is gone: the port is never answered, and dropped with the proxy or lost with its node.
+    Monitor(Reply<()>),
 }
 
 greenroom_core::local_message!(EngineProxyMessage);

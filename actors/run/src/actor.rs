@@ -12,13 +12,13 @@ use std::time::Duration;
 use greenroom_core::Seam;
 use greenroom_messages::run::{ConductorMessage, RunStatus};
 use greenroom_messages::trainer::{TrainReport, WarmStart, WarmStartReport};
-use greenroom_messages::{BatchId, EngineId, RunId};
+use greenroom_messages::{BatchId, RunId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::watch;
 
 use crate::conductor::ConductorState;
 pub use crate::policy_step::ConductorParts;
-use crate::policy_step::Found;
+use crate::policy_step::{Found, Taken};
 use crate::{Database, RunConfig, RunDirectory, RunError, RunSummary};
 
 const TICK: Duration = Duration::from_secs(1);
@@ -88,7 +88,7 @@ pub enum ConductorInput {
     /// A step is trained and saved.
     Trained(u64, Result<TrainReport, RunError>),
     /// The engines serve a version; those that do not, and why, are named.
-    Published(u64, Result<Vec<(EngineId, String)>, RunError>),
+    Published(u64, Result<Taken, RunError>),
     /// Time to start again what failed.
     Retry,
     /// Time to look at the clock.

@@ -3,6 +3,7 @@
 //! Each is a plain sequence of asks with deadlines; the first that fails ends the chain with the part's name and the
 //! reason. All of it may be repeated from the start: trainer, publisher and receivers answer for work already done.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,13 @@ const LOOKS_PER_LINE: u32 = 10;
 
 /// How often a part that is not there is looked for.
 const ABSENCE_LOOK: Duration = Duration::from_millis(200);
+
+/// Which engines took a version, and which did not and why.
+#[derive(Debug, Default)]
+pub struct Taken {
+    pub(crate) by: BTreeSet<EngineId>,
+    pub(crate) late: BTreeMap<EngineId, String>,
+}
 
 /// Where the run is: the last committed step, and the directory of its checkpoint.
 #[derive(Clone, Debug)]
@@ -199,11 +207,7 @@ impl PolicyStep {
 
     /// Publishes a version, has every receiver hold it, then brings the engines to it. At least one engine must confirm;
     /// those that did not are given, with why.
-    pub(crate) async fn publish(
-        &self,
-        version: WeightVersion,
-        export_dir: String,
-    ) -> Result<Vec<(EngineId, String)>, RunError> {
+    pub(crate) async fn publish(&self, version: WeightVersion, export_dir: String) -> Result<Taken, RunError> {
         let wait_ms = self.config.weights_timeout_ms;
         let export = ExportWeights { version: version.clone(), dir: export_dir.clone() };
         self.trainer(wait_ms, |reply| TrainerMessage::Export(export, reply)).await?;
@@ -271,11 +275,7 @@ impl PolicyStep {
         })
     }
 
-    async fn update_engines(
-        &self,
-        version: WeightVersion,
-        model_dir: String,
-    ) -> Result<Vec<(EngineId, String)>, RunError> {
+    async fn update_engines(&self, version: WeightVersion, model_dir: String) -> Result<Taken, RunError> {
         let timeout_ms = self.config.update_timeout_ms;
         let pause: PauseMode = self.config.pause;
         let update = UpdateWeights { version, model_dir, pause, timeout_ms };
@@ -295,15 +295,17 @@ impl PolicyStep {
                 () = tokio::time::sleep(SILENCE) => self.talk_of_engines(number).await,
             }
         };
-        let failures = updates.iter().filter_map(|update| {
-            let failure = update.result.as_ref().err()?;
-            Some((update.engine.clone(), failure.to_string()))
-        });
-        let late: Vec<(EngineId, String)> = failures.collect();
-        if late.len() < updates.len() {
-            return Ok(late);
+        let mut taken = Taken::default();
+        for update in updates {
+            match update.result {
+                Ok(_) => drop(taken.by.insert(update.engine)),
+                Err(failure) => drop(taken.late.insert(update.engine, failure.to_string())),
+            }
         }
-        let failures: Vec<String> = late.iter().map(|(engine, failure)| format!("{engine}: {failure}")).collect();
+        if !taken.by.is_empty() {
+            return Ok(taken);
+        }
+        let failures: Vec<String> = taken.late.iter().map(|(engine, failure)| format!("{engine}: {failure}")).collect();
         let reason = format!("no engine confirmed the new weights ({})", failures.join("; "));
         Err(RunError::Part { part: engines.name().to_owned(), reason })
     }

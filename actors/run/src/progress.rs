@@ -68,7 +68,12 @@ impl BatchProgress {
         self.finished.values().filter(|group| group.outcome == GroupOutcome::Trainable)
     }
 
-    /// Why groups were dropped.
+    /// Why groups were dropped, if any were.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        Some(self.reasons()).filter(|reasons| !reasons.is_empty())
+    }
+
+    /// Why groups were dropped: the first few.
     fn reasons(&self) -> String {
         let reasons = self.finished.values().filter_map(|group| match &group.outcome {
             GroupOutcome::Dropped(reason) => Some(format!("{}: {reason}", group.group)),

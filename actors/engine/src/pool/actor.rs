@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::ApiFactory;
 use super::members::{JOIN_LEASE_MS, Member, Members, first_status};
+use super::monitor::monitor;
 use super::relay::{Answer, PendingTurn, Relayed, relay};
 use super::routing::Router;
 use super::update::update_fleet;
@@ -72,6 +73,8 @@ pub enum EnginePoolInput {
     Drained(EngineId, Reply<Result<(), EngineFailure>>),
     /// How a joined engine stands that had told so many changes of its state when it was asked.
     Found(EngineStatus, u64),
+    /// The proxy of a joined engine is gone, or its node: of this presence, for this reason.
+    Gone(EngineId, u64, String),
     /// A host may have been silent for too long.
     LookForSilence,
     /// The timer for this moment is due.
@@ -198,7 +201,9 @@ impl EnginePoolState {
         let turn_released = self.released.contains(&key);
         let relayed = match relayed {
             Relayed::Unreachable(failure) => {
-                self.lose_host(key, &failure.message);
+                if let Some(engine) = self.router.engine_of(key).cloned() {
+                    self.lose(&engine, failure.message.clone());
+                }
                 Relayed::NotSent(failure)
             }
             relayed => relayed,
@@ -247,6 +252,7 @@ impl EnginePoolState {
     }
 
     fn on_update(&mut self, wish: UpdateWeights, mut reply: Reply<Vec<EngineUpdate>>) {
+        let missing = self.missing();
         let forward = self.wanted.as_ref().is_none_or(|wanted| wish.version.number >= wanted.version.number);
         if forward && wish.version.run == self.arguments.run {
             self.wanted = Some(wish.clone());
@@ -255,12 +261,22 @@ impl EnginePoolState {
         spawn_named(format!("engine-update {}", wish.version), async move {
             let updates = tokio::select! {
                 biased;
-                updates = update_fleet(proxies, wish, order) => updates,
+                updates = update_fleet(proxies, missing, wish, order) => updates,
                 // Nobody waits any more; the proxies know what is wanted and go on towards it.
                 () = reply.abandoned() => return,
             };
             reply.send(updates);
         });
+    }
+
+    /// The engines that did not come to the weights that the fleet wanted before, because they are not there, and why.
+    fn missing(&self) -> BTreeMap<EngineId, String> {
+        if self.wanted.is_none() {
+            return BTreeMap::new();
+        }
+        let is_out = |state| matches!(state, EngineState::Lost | EngineState::Connecting);
+        let missing = self.router.statuses().into_iter().filter(|status| is_out(status.state));
+        missing.map(|status| (status.engine, status.trouble.unwrap_or_else(|| "it is not there".to_owned()))).collect()
     }
 
     async fn add(&mut self, spec: EngineSpec, myself: &ActorRef<EnginePoolInput>) -> Result<(), EngineFailure> {
@@ -304,8 +320,9 @@ impl EnginePoolState {
         }
         let status = first_status(&spec, EngineState::Connecting, None);
         let (joined, engine) = (proxy.clone(), spec.engine.clone());
-        if self.members.join(spec, proxy, self.now_ms()) {
+        if let Some(presence) = self.members.join(spec, proxy, self.now_ms()) {
             self.router.set_status(status);
+            monitor(joined.clone(), engine.clone(), presence, myself.clone());
         }
         // the proxy tells every change, but one that is told while the way to here is broken is lost
         let changes = self.members.changes(&engine).unwrap_or(0);
@@ -327,12 +344,11 @@ impl EnginePoolState {
         }
     }
 
-    /// The host of the engine that a turn was meant for is gone: nothing more goes there until it joins again. Else a dead
-    /// engine, which is never busy, would be the first choice until its silence shows.
-    fn lose_host(&mut self, key: u64, reason: &str) {
-        let Some(engine) = self.router.engine_of(key).cloned() else { return };
-        if self.members.forget_join(&engine) {
-            self.set_lost(&engine, reason.to_owned());
+    /// A joined engine is gone: nothing more goes there until it joins again. Else a dead engine, which is never busy, would
+    /// be the first choice until its silence shows.
+    fn lose(&mut self, engine: &EngineId, reason: String) {
+        if self.members.forget_join(engine) {
+            self.set_lost(engine, reason);
         }
     }
 
@@ -500,6 +516,11 @@ impl Actor for EnginePool {
                 state.router.set_status(status);
             }
             EnginePoolInput::Found(..) => {}
+            EnginePoolInput::Gone(engine, presence, reason) => {
+                if state.members.is_present(&engine, presence) {
+                    state.lose(&engine, reason);
+                }
+            }
             EnginePoolInput::LookForSilence => state.look_for_silence(),
             EnginePoolInput::Drained(engine, reply) => state.on_drained(engine, reply).await,
             EnginePoolInput::Tick(due_ms) if state.wake_at_ms == Some(due_ms) => state.wake_at_ms = None,

@@ -37,6 +37,8 @@ pub(super) enum MemberKind {
         heard_ms: Option<u64>,
         /// How many changes of state its proxy has told.
         changes: u64,
+        /// How often it was new here: tells the end of its present proxy from that of an earlier one.
+        presence: u64,
     },
 }
 
@@ -107,19 +109,28 @@ impl Members {
         Ok(())
     }
 
-    /// Takes an engine in whose host supervises its proxy. `true` when it, or its host's present proxy, is new here.
-    pub fn join(&mut self, spec: EngineSpec, address: Address<EngineProxyMessage>, now_ms: u64) -> bool {
-        let (heard, changes) = match self.by_engine.get(&spec.engine).map(|member| &member.kind) {
-            Some(MemberKind::Joined { heard_ms, changes }) => (*heard_ms, *changes),
-            Some(MemberKind::Own(_)) | None => (None, 0),
+    /// Takes an engine in whose host supervises its proxy. The number of its presence when it, or its host's present proxy, is
+    /// new here.
+    pub fn join(&mut self, spec: EngineSpec, address: Address<EngineProxyMessage>, now_ms: u64) -> Option<u64> {
+        let (heard, changes, before) = match self.by_engine.get(&spec.engine).map(|member| &member.kind) {
+            Some(MemberKind::Joined { heard_ms, changes, presence }) => (*heard_ms, *changes, *presence),
+            Some(MemberKind::Own(_)) | None => (None, 0, 0),
         };
-        let kind = MemberKind::Joined { heard_ms: Some(now_ms), changes };
+        let is_new = heard.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS);
+        let presence = before + u64::from(is_new);
+        let kind = MemberKind::Joined { heard_ms: Some(now_ms), changes, presence };
         // one address for as long as the engine is known: an update under way follows a host that comes back
         let known = self.by_engine.get(&spec.engine).map(|member| member.address.clone());
         let lasting = known.unwrap_or_else(|| Address::unbound(address.name()));
         lasting.rebind_function(move |message| address.cast(message).map_err(|_| ()));
         self.by_engine.insert(spec.engine.clone(), Member { address: lasting, spec, kind });
-        heard.is_none_or(|heard_ms| now_ms.saturating_sub(heard_ms) > JOIN_LEASE_MS)
+        is_new.then_some(presence)
+    }
+
+    /// Whether a joined engine is here, in this presence.
+    pub fn is_present(&self, engine: &EngineId, number: u64) -> bool {
+        let kind = self.by_engine.get(engine).map(|member| &member.kind);
+        matches!(kind, Some(MemberKind::Joined { heard_ms: Some(_), presence, .. }) if *presence == number)
     }
 
     /// The host of this engine is gone: its next word counts as its first. `false` where the fleet supervises the proxy.

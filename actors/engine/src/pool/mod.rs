@@ -2,6 +2,7 @@
 
 mod actor;
 mod members;
+mod monitor;
 mod relay;
 mod routing;
 mod update;

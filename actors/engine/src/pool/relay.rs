@@ -2,7 +2,7 @@
 //! what is in flight and queue again what was never sent. It ends by the turn's own time-out and a grace, whatever the
 //! proxy does.
 
-use greenroom_core::{Address, Reply};
+use greenroom_core::{Address, Reply, Unanswered};
 use greenroom_messages::engine::{
     EngineFailure, EngineFailureKind, EngineProxyMessage, GenerateOutcome, GenerateRequest,
 };
@@ -56,8 +56,11 @@ pub(super) async fn relay(proxy: &Address<EngineProxyMessage>, pending: &mut Pen
         answer = answer => match answer {
             Ok(Err(failure)) if failure.kind == EngineFailureKind::NoEngine => Relayed::NotSent(failure),
             Ok(answer) => Relayed::Answered(answer),
-            Err(_) => {
-                let message = format!("{} ended during the turn", proxy.name());
+            Err(unanswered) => {
+                let message = match unanswered {
+                    Unanswered::Lost(reason) => format!("{} was lost during the turn: {reason}", proxy.name()),
+                    Unanswered::Dropped => format!("{} ended during the turn", proxy.name()),
+                };
                 Relayed::Answered(Err(failure(EngineFailureKind::Lost, message)))
             }
         },

@@ -119,6 +119,7 @@ pub struct EngineProxyState {
     next_update: u64,
     next_look: u64,
     drains: Vec<Reply<()>>,
+    monitors: Vec<Reply<()>>,
     wake_at_ms: Option<u64>,
 }
 
@@ -152,6 +153,7 @@ impl EngineProxyState {
             next_update: 0,
             next_look: 0,
             drains: Vec::new(),
+            monitors: Vec::new(),
             wake_at_ms: None,
         }
     }
@@ -313,6 +315,10 @@ impl EngineProxyState {
                 // other tensors each time
                 self.next_look = self.next_look.wrapping_add(1);
                 self.verify(myself, within_ms, reply);
+            }
+            EngineProxyMessage::Monitor(reply) => {
+                self.monitors.retain(|monitor| !monitor.is_abandoned());
+                self.monitors.push(reply);
             }
         }
     }

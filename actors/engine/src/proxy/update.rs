@@ -273,8 +273,9 @@ impl EngineMachine {
         let engine = self.settings.spec.engine.clone();
         let due = |waiter: &Waiter| waiter.deadline_ms <= now_ms;
         let Some(waiter) = self.waiters.iter().find(|waiter| due(waiter)) else { return };
-        let (version, timeout_ms, state) = (&waiter.version, waiter.timeout_ms, self.state);
-        let mut message = format!("engine {engine} did not confirm {version} within {timeout_ms} ms: it is {state:?}");
+        let (version, state) = (&waiter.version, self.state);
+        let waited_ms = (now_ms + waiter.timeout_ms).saturating_sub(waiter.limit_ms);
+        let mut message = format!("engine {engine} did not confirm {version} within {waited_ms} ms: it is {state:?}");
         if let Some(trouble) = &self.trouble {
             message = format!("{message}; {trouble}");
         }

@@ -16,7 +16,7 @@ use ractor::ActorRef;
 use tokio::sync::watch;
 
 use crate::actor::{ConductorArguments, ConductorInput};
-use crate::policy_step::{Found, Held};
+use crate::policy_step::{Found, Held, Taken};
 use crate::progress::{AfterGroup, BatchProgress, by_batch};
 use crate::report::{StepLine, talk_measurement, talk_warm_start};
 use crate::signal::{self, NoSignal};
@@ -204,6 +204,9 @@ impl ConductorState {
     }
 
     fn on_complete(&mut self, batch: BatchId) -> Result<(), RunError> {
+        if let Some(reasons) = self.batches.get(&batch).and_then(BatchProgress::left_out) {
+            self.warn(format!("{} goes on without groups that were dropped: {reasons}", name_of(batch)));
+        }
         if batch.purpose == Purpose::Train {
             self.facts.batches.insert(batch, BatchState::Complete);
         } else if let Some(progress) = self.batches.remove(&batch) {
@@ -351,16 +354,11 @@ impl ConductorState {
         Ok(())
     }
 
-    pub(crate) fn on_published(
-        &mut self,
-        version: u64,
-        result: Result<Vec<(EngineId, String)>, RunError>,
-    ) -> Result<(), RunError> {
-        let late = match result {
-            Ok(late) => late.into_iter().collect(),
+    pub(crate) fn on_published(&mut self, version: u64, result: Result<Taken, RunError>) -> Result<(), RunError> {
+        match result {
+            Ok(taken) => self.hear_of_late_engines(version, taken),
             Err(error) => return self.try_again(error),
-        };
-        self.hear_of_late_engines(version, late);
+        }
         self.failures = 0;
         self.facts.trainer_busy = false;
         self.facts.serving = Some(version);
@@ -368,14 +366,14 @@ impl ConductorState {
     }
 
     /// Says which engines fell behind with this version, each once, and which have caught up.
-    fn hear_of_late_engines(&mut self, version: u64, late: BTreeMap<EngineId, String>) {
-        let before = std::mem::replace(&mut self.late, late);
+    fn hear_of_late_engines(&mut self, version: u64, taken: Taken) {
+        let before = std::mem::replace(&mut self.late, taken.late);
         for (engine, reason) in self.late.iter().filter(|(engine, _)| !before.contains_key(*engine)) {
             self.warn(format!(
                 "GR0211: the run goes on without engine {engine}, which did not take weights {version}: {reason}"
             ));
         }
-        for engine in before.keys().filter(|engine| !self.late.contains_key(*engine)) {
+        for engine in before.keys().filter(|engine| taken.by.contains(*engine)) {
             self.note(format!("engine {engine} has taken weights {version} and serves again"));
         }
     }
