@@ -24,6 +24,10 @@ use crate::{EngineProxy, EngineProxyArguments};
 const JOIN_EVERY: Duration = Duration::from_secs(2);
 /// How long the fleet may take to answer that.
 const JOIN_WAIT_MS: u64 = 10_000;
+/// Which setback in a row a person hears of: parts of a run that starts, or comes back, find each other within seconds.
+const TOLD_SETBACK: u32 = 3;
+/// After that, each time that so many more have come.
+const TOLD_AGAIN: u32 = 30;
 
 /// What an EngineHost starts with; cloneable, so that a supervisor can start it again.
 #[derive(Clone, Debug)]
@@ -69,6 +73,8 @@ pub struct EngineHostState {
     published: Address<EngineProxyMessage>,
     /// The newest version that the engine was told to load, by whomever.
     told: Option<u64>,
+    /// How many updates have failed in a row.
+    setbacks: u32,
     is_joined: bool,
     is_leaving: bool,
 }
@@ -145,10 +151,17 @@ impl EngineHostState {
     }
 
     fn on_brought(&mut self, number: u64, update: &EngineUpdate) {
-        if let Err(failure) = &update.result {
+        let Err(failure) = &update.result else {
+            self.setbacks = 0;
+            return;
+        };
+        // so that the next answer of the fleet begins it again
+        self.told = self.told.filter(|told| *told != number);
+        self.setbacks += 1;
+        if self.setbacks % TOLD_AGAIN == TOLD_SETBACK {
             tracing::warn!(engine = %update.engine, %failure, "the engine is not at the weights of the fleet yet");
-            // so that the next answer of the fleet begins it again
-            self.told = self.told.filter(|told| *told != number);
+        } else {
+            tracing::debug!(engine = %update.engine, %failure, "the engine is not at the weights of the fleet yet");
         }
     }
 }
@@ -209,7 +222,15 @@ impl Actor for EngineHost {
             }
             other => inner.cast(other).map_err(|_| ()),
         });
-        Ok(EngineHostState { arguments, proxy, published, told: None, is_joined: false, is_leaving: false })
+        Ok(EngineHostState {
+            arguments,
+            proxy,
+            published,
+            told: None,
+            setbacks: 0,
+            is_joined: false,
+            is_leaving: false,
+        })
     }
 
     async fn post_start(&self, myself: ActorRef<Self::Msg>, state: &mut Self::State) -> Result<(), ActorProcessingErr> {
