@@ -62,6 +62,23 @@ impl Default for EngineConfig {
 }
 
 impl EngineConfig {
+    /// Why a text cannot be an engine's base address, with the remedy. Never with the address, which may hold a secret: an
+    /// address is shown, logged and written into the run's history.
+    pub fn url_problem(url: &str) -> Option<&'static str> {
+        let parsed = reqwest::Url::parse(url).ok();
+        let parsed = parsed.filter(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.host().is_some());
+        let Some(parsed) = parsed else { return Some("write http://HOST:PORT") };
+        let is_bare = parsed.username().is_empty()
+            && parsed.password().is_none()
+            && parsed.query().is_none()
+            && parsed.fragment().is_none();
+        (!is_bare).then_some(
+            "it has a user, a query or a fragment, which everybody who looks at the run would see: write http://HOST:PORT; an \
+             engine's key is read from where engine.client.credentials.api_key (and admin_key) of the run's configuration \
+             says, such as api_key = { env = \"NAME\" } or { file = \"PATH\" }",
+        )
+    }
+
     /// Every problem of these settings, none if they can be used.
     pub fn problems(&self) -> Vec<EngineConfigError> {
         let mut problems = Vec::new();
@@ -165,5 +182,31 @@ pub struct VersionWindow {
 impl Default for VersionWindow {
     fn default() -> Self {
         Self { oldest: "0.5.10".into(), newest: "0.5.23".into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EngineConfig;
+
+    #[test]
+    fn an_address_with_a_secret_is_refused_without_repeating_it() {
+        for good in ["http://h", "http://10.0.0.1:30000/", "https://engine.example:443/v1", "http://[::1]:30000"] {
+            assert_eq!(EngineConfig::url_problem(good), None, "{good}");
+        }
+        for bad in [
+            "http://bob:hunter2@h:1",
+            "http://hunter2@h",
+            "http://:hunter2@h",
+            "https://h/v1?token=hunter2",
+            "http://h#hunter2",
+            "http:/\\bob:hunter2@h",
+        ] {
+            let problem = EngineConfig::url_problem(bad).unwrap();
+            assert!(problem.contains("engine.client.credentials.api_key") && !problem.contains("hunter2"), "{bad}");
+        }
+        for bad in ["", "h:1", "ftp://h", "http://", "bob:hunter2@h"] {
+            assert_eq!(EngineConfig::url_problem(bad), Some("write http://HOST:PORT"), "{bad}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong with an engine, with stable codes.
 
 use greenroom_core::ErrorPage;
+use greenroom_messages::EngineId;
 
 /// Why a call to an engine has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,6 +132,17 @@ pub enum EngineConfigError {
         /// What is wrong with it.
         message: &'static str,
     },
+    /// An engine's address cannot be used, or holds what may be a secret. It is not repeated.
+    #[error(
+        "the url of engine {engine} (engine.external.NAME.url of the run's configuration, or engines.NAME.url of a node's \
+         file) cannot be used: {message}"
+    )]
+    Address {
+        /// The engine.
+        engine: EngineId,
+        /// What is wrong with it, with the remedy.
+        message: &'static str,
+    },
     /// The HTTP client could not be made.
     #[error("the client of engine {url} cannot be made: {message}")]
     Client {
@@ -193,6 +205,6 @@ pub const ERRORS: &[ErrorPage] = &[
     page(
         "GR0410",
         "the configuration of the engines cannot be used",
-        "the message names the setting; credentials are read from the environment variable or file that the configuration names",
+        "the message names the setting; an address is http://HOST:PORT alone, and credentials are read from the environment variable or file that the configuration names",
     ),
 ];

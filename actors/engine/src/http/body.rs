@@ -37,7 +37,23 @@ pub(super) fn error_message(bytes: &[u8]) -> String {
     });
     let message = message.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned());
     let message = message.trim();
-    if message.is_empty() { "the server gave no reason".to_owned() } else { shorten(message, MESSAGE_LIMIT_CHARS) }
+    if message.is_empty() {
+        "the server gave no reason".to_owned()
+    } else {
+        printable(&shorten(message, MESSAGE_LIMIT_CHARS))
+    }
+}
+
+/// A text of a stranger with what steers a terminal, or turns the direction of writing, escaped as Rust escapes it.
+pub(super) fn printable(text: &str) -> String {
+    let steers = |character: char| {
+        character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if steers(character) { shown.extend(character.escape_debug()) } else { shown.push(character) }
+    }
+    shown
 }
 
 /// A text cut to so many characters.
@@ -82,5 +98,8 @@ mod tests {
         }
         assert_eq!(error_message("é".repeat(2_000).as_bytes()).chars().count(), MESSAGE_LIMIT_CHARS + 1);
         assert!(!error_message(&[0xff, 0xfe]).is_empty());
+        let steering = "\u{1b}[31mred\u{9b}1m \u{202e}left\u{2069}\nnext \"quoted\"";
+        let shown = error_message(steering.as_bytes());
+        assert_eq!(shown, r#"\u{1b}[31mred\u{9b}1m \u{202e}left\u{2069}\nnext "quoted""#);
     }
 }

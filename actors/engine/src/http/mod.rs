@@ -42,6 +42,9 @@ pub fn http_api_factory(config: &EngineConfig) -> Result<crate::ApiFactory, Engi
     let (api_key, admin_key) = (read(&config.credentials.api_key)?, read(&config.credentials.admin_key)?);
     let limit = config.response_limit_bytes;
     Ok(Arc::new(move |spec: &EngineSpec| {
+        if let Some(message) = EngineConfig::url_problem(&spec.url) {
+            return Err(EngineConfigError::Address { engine: spec.engine.clone(), message });
+        }
         let api = HttpEngineApi::new(&spec.url, api_key.clone(), admin_key.clone(), limit)?;
         Ok(Arc::new(api) as Arc<dyn EngineApi>)
     }))
@@ -71,10 +74,10 @@ impl HttpEngineApi {
         admin_key: Option<Secret>,
         response_limit_bytes: u64,
     ) -> Result<Self, EngineConfigError> {
-        let failed = |message: String| EngineConfigError::Client { url: url.to_owned(), message };
-        let parsed = reqwest::Url::parse(url).map_err(|error| failed(error.to_string()))?;
-        if !matches!(parsed.scheme(), "http" | "https") || parsed.host().is_none() {
-            return Err(failed("the address must be http://host:port".into()));
+        let failed = |url: &str, message: String| EngineConfigError::Client { url: url.to_owned(), message };
+        if let Some(problem) = EngineConfig::url_problem(url) {
+            // the address may hold a secret
+            return Err(failed("(its address is not shown)", problem.to_owned()));
         }
         let client = reqwest::Client::builder()
             .no_proxy()
@@ -82,7 +85,7 @@ impl HttpEngineApi {
             .pool_idle_timeout(IDLE_CONNECTION)
             .tcp_nodelay(true)
             .build()
-            .map_err(|error| failed(body::with_causes(&error)))?;
+            .map_err(|error| failed(url, body::with_causes(&error)))?;
         Ok(Self {
             client,
             url: url.trim_end_matches('/').to_owned(),
@@ -254,7 +257,8 @@ impl EngineApi for HttpEngineApi {
         if answer.success {
             return Ok(());
         }
-        Err(ApiError::Refused { call: path, url: self.url.clone(), status: 200, message: answer.message })
+        let message = body::printable(&answer.message);
+        Err(ApiError::Refused { call: path, url: self.url.clone(), status: 200, message })
     }
 
     async fn loads(&self, deadline: Deadline) -> Result<Loads, ApiError> {
@@ -271,5 +275,29 @@ impl EngineApi for HttpEngineApi {
             self.post(path, Credential::Admin, &json!({ "name": name, "truncate_size": rows }), deadline).await?;
         let answer: serde_json::Value = self.decode(path, &bytes)?;
         wire::flat_numbers(&answer).ok_or_else(|| self.malformed(path, "it is no list of numbers".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_messages::EngineId;
+
+    use super::*;
+
+    #[test]
+    fn an_address_with_a_secret_makes_no_client_and_is_not_repeated() {
+        let factory = http_api_factory(&EngineConfig::default()).unwrap();
+        let url = "http://bob:hunter2@127.0.0.1:9/?token=x".to_owned();
+        let alone = HttpEngineApi::new(&url, None, None, 1).unwrap_err();
+        let spec = EngineSpec { engine: EngineId::new("far"), url, max_in_flight: 1 };
+        let of_fleet = factory(&spec).map(drop).unwrap_err();
+        assert!(of_fleet.to_string().contains("engine far (engine.external.NAME.url"), "{of_fleet}");
+        for error in [alone, of_fleet] {
+            let said = error.to_string();
+            assert!(
+                said.contains("credentials.api_key") && !said.contains("hunter2") && !said.contains("token"),
+                "{said}"
+            );
+        }
     }
 }
