@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Node(NodeCommand),
     /// Look at a run over several machines and steer it, verb by verb.
     #[cfg(feature = "cluster")]
+    #[command(after_help = SHELL_STATUSES)]
     Shell(ShellWay),
     /// Do one verb of the shell: `greenroom ctl … help` lists them.
     #[cfg(feature = "cluster")]
@@ -121,6 +122,12 @@ pub(crate) struct NodeCommand {
 #[cfg(feature = "cluster")]
 const CTL_STATUSES: &str = "Exit status: 0 when the verb was done, 1 when it was not, 2 when it is no verb, 5 when it takes the \
                             role operator; of doctor: 0 well, 1 doubtful, 2 ill.";
+
+/// What the exit status of many verbs tells.
+#[cfg(feature = "cluster")]
+const SHELL_STATUSES: &str = "Verbs are read from stdin, a line each; `exit`, `quit` or its end ends the shell. Exit status: at a \
+                              terminal 0; from a file or pipe all lines are done, and it is the status that `greenroom ctl` \
+                              would give to the last one that failed, 0 when none did.";
 
 /// How a shell gets into a run's cluster.
 #[cfg(feature = "cluster")]

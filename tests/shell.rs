@@ -186,7 +186,8 @@ fn looks_tell_what_the_run_knows(cluster: &Cluster) {
 }
 
 fn wrong_words_are_refused_with_the_right_ones(cluster: &Cluster) {
-    let cases: [(&[&str], &str); 3] = [
+    let cases: [(&[&str], &str); 4] = [
+        (&["add-engine", "pw", "http://bob:hunter2@127.0.0.1:9/?token=x"], "engine.client.credentials.api_key"),
         (&["statsu"], "did you mean status?"),
         (&["pause", "everything"], "pause rollouts, or pause training"),
         (&["status", "-o", "xml"], "table, json or yaml"),
@@ -230,6 +231,7 @@ fn what_steers_is_in_the_history(cluster: &Cluster) {
         assert!(steered.starts_with(&format!("{what} by operator ada-")), "{steered}");
     }
     let seen = cluster.json(&["events", "-n", "1000"]);
+    assert!(!seen.to_string().contains("hunter2"));
     let seen = seen.as_array().unwrap().iter().filter(|event| event["event"] == "steered").count();
     assert!(seen <= whats.len());
 }
@@ -246,8 +248,13 @@ fn settings_are_changed_only_where_they_can_be(cluster: &Cluster) {
     assert_eq!(of("run.step_retries")["value"], of("run.step_retries")["configured"]);
     let (status, said) = cluster.said("ada", &["checkpoint"]);
     assert!(status == 0 && said.contains("checkpoints/step-0"), "{said}");
+    let fields = cluster.json(&["checkpoint"]);
+    let path = fields["path"].as_str().unwrap();
+    assert!(fields["step"].as_u64() > Some(0) && fields["node"] == "all", "{fields:#}");
+    assert!(Path::new(path).is_absolute() && path.contains("/checkpoints/step-0"), "{fields:#}");
     for (words, expected) in [
-        (&["set", "run.steps", "5"] as &[&str], "rollout.max_running"),
+        (&["set", "rollout.max_runing", "5"] as &[&str], "did you mean rollout.max_running?"),
+        (&["set", "run.steps", "5"], "rollout.max_running"),
         (&["set", "rollout.max_running", "0"], "must be at least 1"),
         (&["set", "rollout.max_running", "many"], "write a whole number"),
         (&["set", "rollout.guard_ms", "30d"], "sandbox_lifetime_ms"),
@@ -261,7 +268,8 @@ fn settings_are_changed_only_where_they_can_be(cluster: &Cluster) {
         assert!(status == 1 && said.contains("GR0933") && said.contains(expected), "{words:?}: {status} {said}");
     }
     let engine = cluster.json(&["engines"])[0]["engine"].as_str().unwrap().to_owned();
-    assert_eq!(cluster.said("ada", &["drain", &engine]).0, 0);
+    let (status, said) = cluster.said("ada", &["drain", &engine]);
+    assert!(status == 0 && said.contains("the run waits"), "it is the only one: {said}");
     cluster.until("a drained engine", &["engines"], |engines| engines[0]["state"] == "draining");
     assert_eq!(cluster.said("ada", &["undrain", &engine]).0, 0);
     cluster.until("a serving engine", &["engines"], |engines| engines[0]["state"] == "serving");
@@ -292,7 +300,9 @@ fn the_doctor_and_the_bundle_look_at_everything(cluster: &Cluster) {
     let whole = fs::read(&path).unwrap();
     let cookie = fs::read_to_string(cluster.path("cookie")).unwrap();
     assert!(!text(&whole).contains(cookie.trim()) && !text(&whole).contains("PRIVATE KEY"));
-    assert_eq!(cluster.said("eve", &["bundle", file]).0, 1, "nothing is overwritten");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let (status, said) = cluster.said("eve", &["bundle", file]);
+    assert!(status == 1 && said.contains("give another name"), "nothing is overwritten: {said}");
 }
 
 fn the_shell_does_the_same_verbs(cluster: &Cluster) {
@@ -300,11 +310,12 @@ fn the_shell_does_the_same_verbs(cluster: &Cluster) {
     command.arg("shell").env("HOME", cluster.dir.path());
     cluster.way(&mut command, "eve");
     let mut shell = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let lines = "status\nsql \"SELECT id FROM run\" -o json\npause rollouts\nstatsu\nquit\n";
-    shell.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let lines = b"status\nnodes \xff\nsql \"SELECT id FROM run\" -o json\nstatsu\npause rollouts\ncheckpoint\nquit\n";
+    shell.stdin.take().unwrap().write_all(lines).unwrap();
     let output = finish_child(shell);
     let (shown, said) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{shown}{said}");
+    assert_eq!(output.status.code(), Some(5), "that of the last failure, `pause` by a viewer: {shown}{said}");
+    assert!(said.contains("not UTF-8") && shown.contains("checkpoints/step-0"), "{shown}{said}");
     assert!(shown.contains("run looked-at: step") && shown.contains("\"id\": \"looked-at\""), "{shown}{said}");
     assert!(said.contains("GR0932") && said.contains("did you mean status?"), "{said}");
 }

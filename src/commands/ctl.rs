@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use greenroom::cluster::IdentityFiles;
-use greenroom::shell::{Done, Output, Request, Session, ShellError, Way, at_once, parse};
+use greenroom::shell::{Done, Output, Request, Session, ShellError, Way, at_once, parse, printable};
 
 use crate::cli::{Ctl, ShellWay};
 
@@ -15,7 +15,7 @@ pub(super) fn run(ctl: Ctl) -> anyhow::Result<ExitCode> {
         Ok(request) => request,
         Err(error) => return told(&error),
     };
-    if let Some(done) = at_once(&request) {
+    if let Some(done) = at_once(&request, ctl.way.output) {
         return finished(done);
     }
     let way = way(&ctl.way)?;
@@ -58,8 +58,13 @@ fn finished(done: Result<Done, ShellError>) -> anyhow::Result<ExitCode> {
 }
 
 fn told(error: &ShellError) -> anyhow::Result<ExitCode> {
-    eprintln!("error: {}: {error}", error.code());
+    say(error);
     Ok(ExitCode::from(error.exit_status()))
+}
+
+/// Tells an error; what of it comes from strangers steers no terminal.
+pub(super) fn say(error: &ShellError) {
+    eprintln!("error: {}: {}", error.code(), printable(&error.to_string()));
 }
 
 /// The way into the cluster that the command line names.

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::ShellError;
@@ -11,7 +12,12 @@ pub(super) fn write(path: &Path, files: &[(String, String)], now_ms: u64) -> Res
     let failed = |error: std::io::Error| ShellError::Refused {
         reason: format!("{} cannot be written: {error}", path.display()),
     };
-    let file = File::options().write(true).create_new(true).open(path).map_err(failed)?;
+    // it tells much of a run and its machines, though no secrets
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(|error| {
+        let is_there = error.kind() == std::io::ErrorKind::AlreadyExists;
+        let reason = format!("{} is there already, and nothing is overwritten: give another name", path.display());
+        if is_there { ShellError::Refused { reason } } else { failed(error) }
+    })?;
     let mut archive = tar::Builder::new(file);
     for (name, text) in files {
         let mut header = tar::Header::new_gnu();
@@ -47,6 +53,9 @@ mod tests {
         }
         assert_eq!(found[0], ("greenroom-bundle/status.json".to_owned(), "{}".to_owned()));
         assert_eq!(found[1].1, "line\n");
-        assert!(write(&path, &files, 1_000).unwrap_err().to_string().contains("exists"));
+        let mode = std::os::unix::fs::PermissionsExt::mode(&path.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        let said = write(&path, &files, 1_000).unwrap_err().to_string();
+        assert!(said.contains("is there already") && said.contains("another name"), "{said}");
     }
 }

@@ -13,7 +13,7 @@ pub enum ShellError {
         reason: String,
     },
     /// No desk of the run was reached (GR0931).
-    #[error("no controller of run {run} was reached through {at} within {waited_s} s{heard}")]
+    #[error("no controller of run {run} was reached through {at} within {waited_s} s: {heard}")]
     NoDesk {
         /// The run.
         run: String,
@@ -21,8 +21,21 @@ pub enum ShellError {
         at: String,
         /// How long, seconds.
         waited_s: u64,
-        /// What the cluster said to that, if anything.
+        /// What was seen of the cluster instead.
         heard: String,
+    },
+    /// Nobody listens where the run was looked for (GR0931).
+    #[error(
+        "{at} cannot be reached: {why}. --at (or GREENROOM_AT) must be the address of a node of run {run} that is up: its \
+         state_dir holds it in the file `address`"
+    )]
+    Unreachable {
+        /// The run.
+        run: String,
+        /// Where it was looked for.
+        at: String,
+        /// What the connection said.
+        why: String,
     },
     /// The certificate lets its holder only look (GR0932).
     #[error("{reason}")]
@@ -57,7 +70,7 @@ impl ShellError {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Words { .. } => "GR0930",
-            Self::NoDesk { .. } => "GR0931",
+            Self::NoDesk { .. } | Self::Unreachable { .. } => "GR0931",
             Self::NeedsOperator { .. } => "GR0932",
             Self::Refused { .. } => "GR0933",
             Self::Unanswered { .. } => "GR0934",

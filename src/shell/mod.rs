@@ -11,6 +11,7 @@ mod bundle;
 mod doctor;
 mod error;
 mod output;
+mod reach;
 pub(crate) mod redact;
 mod screen;
 mod session;
@@ -18,7 +19,7 @@ mod verb;
 mod words;
 
 pub use error::{SHELL_ERRORS, ShellError};
-pub use output::Output;
+pub use output::{Output, printable};
 pub use session::{Done, Session, Show, Way, at_once};
 pub use verb::{Request, VERBS, Verb, VerbPage, help, parse};
 pub(crate) use words::duration_ms;

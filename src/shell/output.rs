@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 
 use super::words::{bytes_words, clock_words, duration_words};
 
+/// The most characters of a table's cell; JSON and YAML show all.
+const MOST_CELL_CHARS: usize = 2_000;
+
 /// How an answer is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Output {
@@ -144,7 +147,7 @@ pub(super) fn line(value: &Value) -> String {
 /// A name without its unit, which the values show.
 fn plain_name(name: &str) -> String {
     let stem = ["_at_ms", "_ms", "_bytes"].into_iter().find_map(|unit| name.strip_suffix(unit)).unwrap_or(name);
-    stem.replace('_', " ")
+    printable(&stem.replace(['_', '\n', '\r'], " "))
 }
 
 fn header(name: &str) -> String {
@@ -165,23 +168,48 @@ fn cell(name: &str, value: &Value) -> String {
             text.trim_end_matches('0').trim_end_matches('.').to_owned()
         }
         // a line of a table is one line
-        (Value::String(text), _) => text.replace(['\n', '\r'], " "),
+        (Value::String(text), _) => printable(&text.replace(['\n', '\r'], " ")),
         (Value::Array(items), _) => items.iter().map(|item| cell("", item)).collect::<Vec<_>>().join(","),
         (Value::Object(fields), _) => {
             let pairs = fields.iter().filter(|(key, _)| *key != "event");
-            pairs.map(|(key, value)| format!("{key}={}", cell(key, value))).collect::<Vec<_>>().join(" ")
+            pairs.map(|(key, value)| format!("{}={}", printable(key), cell(key, value))).collect::<Vec<_>>().join(" ")
         }
         (other, _) => other.to_string(),
     }
 }
 
-/// Lines of cells, in columns.
+/// A text of a stranger with what steers a terminal, or turns the direction of writing, escaped as Rust escapes it. Ends of
+/// lines stay.
+pub fn printable(text: &str) -> String {
+    let steers = |character: char| {
+        character.is_control() && character != '\n'
+            || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if steers(character) { shown.extend(character.escape_debug()) } else { shown.push(character) }
+    }
+    shown
+}
+
+/// A text of at most so many characters, with an ellipsis where it was longer.
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(MOST_CELL_CHARS) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(MOST_CELL_CHARS - 1).chain(['…']).collect(),
+    }
+}
+
+/// Lines of cells, in columns. Cells are cut to what a person may want to read.
 fn aligned(lines: &[Vec<String>]) -> String {
+    let lines: Vec<Vec<String>> = lines.iter().map(|line| line.iter().map(|text| cut(text)).collect()).collect();
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| lines.iter().filter_map(|line| line.get(column)).map(|text| text.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let line = |cells: &Vec<String>| {
-        let padded = cells.iter().zip(&widths).map(|(text, width)| format!("{text:<width$}"));
+        // widths of the formatter end at 65,535, and panic beyond
+        let blanks = |text: &String, width: usize| " ".repeat(width.saturating_sub(text.chars().count()));
+        let padded = cells.iter().zip(&widths).map(|(text, width)| format!("{text}{}", blanks(text, *width)));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -209,6 +237,19 @@ mod tests {
             table(&json!({ "step": 3, "reward": 0.25, "paused": false })),
             "step    3\nreward  0.25\npaused  no"
         );
+    }
+
+    #[test]
+    fn a_cell_is_cut_and_steers_no_terminal() {
+        let value = json!([{ "a": "é".repeat(70_000), "b": "x" }]);
+        let shown = table(&value);
+        let line = shown.lines().nth(1).unwrap();
+        assert_eq!(line.chars().count(), MOST_CELL_CHARS + 3);
+        assert!(line.ends_with("é…  x"), "{}", line.len());
+        assert!(Output::Json.show(&value).chars().count() > 70_000);
+        let steering = json!([{ "a\u{1b}b": "\u{1b}[31mred\u{9b}1m\t\u{202e}left\u{2066}\nnext" }]);
+        assert_eq!(table(&steering), "A\\U{1B}B\n\\u{1b}[31mred\\u{9b}1m\\t\\u{202e}left\\u{2066} next");
+        assert_eq!(table(&json!({ "k": ["\u{7f}"] })), "k  \\u{7f}");
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! A session: in the cluster as an actor that only dials, and every verb carried out once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use greenroom_cluster::{Cluster, ClusterConfig, IdentityFiles, MemberEvent, SHELL};
-use greenroom_core::{Address, Deadline, Faults, Reply, Seam, ask};
+use greenroom_core::{Address, Deadline, ErrorPage, Faults, Reply, Seam, ask};
 use greenroom_identity::{CertificateRole, Identity};
-use greenroom_messages::steer::{DeskMessage, DeskRefusal, EventSight, Look, NamesSight, Sight, Steer};
-use serde_json::Value;
+use greenroom_messages::steer::{DeskMessage, DeskRefusal, EventSight, Look, NamesSight, NodeSight, Sight, Steer};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::doctor::{self, Looked};
 use super::output::{self, Output};
 use super::verb::{Request, Verb};
 use super::words::clock_words;
-use super::{ShellError, bundle, screen};
+use super::{ShellError, bundle, reach, screen};
 use crate::node::DESK;
 
 /// How long the desk may take to be found.
@@ -61,10 +61,11 @@ impl Done {
 /// Shows a text that is one of several; `false` when nobody reads any more.
 pub type Show<'a> = dyn FnMut(&str) -> bool + Send + 'a;
 
-/// What needs no cluster: help and error codes. `None` for everything else.
-pub fn at_once(request: &Request) -> Option<Result<Done, ShellError>> {
+/// What needs no cluster: help and error codes, shown in the usual way unless the request says another. `None` for
+/// everything else.
+pub fn at_once(request: &Request, usual: Output) -> Option<Result<Done, ShellError>> {
     match &request.verb {
-        Verb::Explain(code) => Some(explain(code.as_deref()).map(Done::well)),
+        Verb::Explain(code) => Some(explain(code.as_deref(), request.output.unwrap_or(usual)).map(Done::well)),
         Verb::Help(verb) => Some(super::help(verb.as_deref()).map(Done::well)),
         _ => None,
     }
@@ -106,6 +107,7 @@ impl Session {
             tls: way.tls.clone(),
             ..ClusterConfig::default()
         };
+        reach::probe(way).await?;
         let cluster = Cluster::start(config, seam.clone()).await?;
         let session = Self { desk: cluster.anywhere(DESK), cluster, seam };
         match session.find_desk(way).await {
@@ -124,11 +126,12 @@ impl Session {
         while !self.desk.is_bound() {
             if Instant::now() > until {
                 let (run, at, waited_s) = (way.run.clone(), way.at.clone(), begun.elapsed().as_secs());
-                return Err(ShellError::NoDesk { run, at, waited_s, heard });
+                let seen = reach::seen(way, &heard, &self.cluster.members());
+                return Err(ShellError::NoDesk { run, at, waited_s, heard: seen });
             }
             while let Some(event) = events.try_recv() {
                 if let MemberEvent::Refused { peer, reason } = event {
-                    heard = format!(": {peer} says: {reason}");
+                    heard = format!("{peer} says: {reason}");
                     until = until.min(Instant::now() + REFUSED_WAIT);
                 }
             }
@@ -172,15 +175,21 @@ impl Session {
             Verb::Look(look) => Ok(Done::well(shown(&self.look(look.clone()).await?, output))),
             Verb::Steer(steer) => {
                 let text = self.steer(steer.clone()).await?;
-                let said = serde_json::json!({ "verb": steer.to_string(), "done": text });
-                Ok(Done::well(if output == Output::Table { text } else { output.show(&said) }))
+                if output == Output::Table {
+                    return Ok(Done::well(output::printable(&text)));
+                }
+                let mut said = json!({ "verb": steer.to_string(), "done": text });
+                if let (Steer::Checkpoint, Some(fields)) = (steer, said.as_object_mut()) {
+                    fields.extend(self.newest_checkpoint().await?);
+                }
+                Ok(Done::well(output.show(&said)))
             }
             Verb::Tree => self.tree(output).await,
             Verb::Doctor => Ok(self.doctor(output).await),
             Verb::Bundle(path) => self.bundle(path).await,
             // what goes on for ever is never asked for here
             Verb::Explain(_) | Verb::Help(_) | Verb::Follow(_) | Verb::Watch(..) => {
-                at_once(request).unwrap_or_else(|| Err(unexpected()))
+                at_once(request, usual).unwrap_or_else(|| Err(unexpected()))
             }
         }
     }
@@ -213,11 +222,33 @@ impl Session {
         self.question(|reply| DeskMessage::Steer(steer, reply)).await
     }
 
+    /// The newest checkpoint in fields: its step, when it was committed, the trainer's node and its path there. Without a
+    /// trainer that is up, the path is below that node's `state_dir`.
+    async fn newest_checkpoint(&self) -> Result<Map<String, Value>, ShellError> {
+        let newest = "SELECT step, committed_ms, checkpoint AS path FROM steps ORDER BY step DESC LIMIT 1";
+        let seen = output::value_of(&self.look(Look::Sql(newest.to_owned())).await?);
+        let mut fields = seen.get(0).and_then(Value::as_object).cloned().unwrap_or_default();
+        let Sight::Nodes(nodes) = self.look(Look::Nodes).await? else { return Err(unexpected()) };
+        let plays = |node: &&NodeSight| node.pid.is_some() && node.roles.iter().any(|role| role == "trainer");
+        let mut place = PathBuf::from("checkpoints");
+        if let Some(trainer) = nodes.iter().find(plays) {
+            fields.insert("node".to_owned(), trainer.node.clone().into());
+            let report = output::value_of(&self.look(Look::Inspect(format!("node/{}", trainer.node))).await?);
+            if let Some(state_dir) = report["state"]["state_dir"].as_str() {
+                place = Path::new(state_dir).join(place);
+            }
+        }
+        if let Some(path) = fields.get_mut("path") {
+            *path = place.join(path.as_str().unwrap_or_default()).display().to_string().into();
+        }
+        Ok(fields)
+    }
+
     async fn tree(&self, output: Output) -> Result<Done, ShellError> {
         let Sight::Nodes(nodes) = self.look(Look::Nodes).await? else { return Err(unexpected()) };
         let Sight::Actors(actors) = self.look(Look::Actors).await? else { return Err(unexpected()) };
         let text = match output {
-            Output::Table => screen::tree(&nodes, &actors),
+            Output::Table => output::printable(&screen::tree(&nodes, &actors)),
             _ => output.show(&screen::tree_value(&nodes, &actors)),
         };
         Ok(Done::well(text))
@@ -268,7 +299,7 @@ impl Session {
     }
 
     /// What the desk gives, and what can be seen, in one file.
-    async fn bundle(&self, path: &std::path::Path) -> Result<Done, ShellError> {
+    async fn bundle(&self, path: &Path) -> Result<Done, ShellError> {
         let Sight::Bundle(mut files) = self.look(Look::Bundle).await? else { return Err(unexpected()) };
         let looks = [
             ("status", Look::Status),
@@ -287,7 +318,8 @@ impl Session {
             };
             files.push((format!("{name}.json"), super::redact::redact(&text)));
         }
-        files.push(("doctor.txt".to_owned(), self.doctor(Output::Table).await.text));
+        let doctor = self.doctor(Output::Table).await.text;
+        files.push(("doctor.txt".to_owned(), super::redact::redact(&doctor)));
         let bytes = bundle::write(path, &files, self.seam.clock.now_ms())?;
         Ok(Done::well(format!("{} holds {} files, {bytes} bytes", path.display(), files.len())))
     }
@@ -300,8 +332,8 @@ fn unexpected() -> ShellError {
 /// A sight in the wanted shape.
 fn shown(sight: &Sight, output: Output) -> String {
     match (sight, output) {
-        (Sight::Status(status), Output::Table) => screen::status(status),
-        (Sight::Why(lines), Output::Table) => screen::story(lines),
+        (Sight::Status(status), Output::Table) => output::printable(&screen::status(status)),
+        (Sight::Why(lines), Output::Table) => output::printable(&screen::story(lines)),
         (Sight::Events(events), Output::Table) => {
             events.iter().map(|event| event_line(event, output)).collect::<Vec<_>>().join("\n")
         }
@@ -329,7 +361,8 @@ fn event_line(event: &EventSight, output: Output) -> String {
     match output {
         Output::Table => {
             let body = row.get("body").cloned().unwrap_or_default();
-            format!("{:>6} {} {:<18} {}", event.seq, clock_words(event.at_ms), event.event, output::line(&body))
+            let name = output::printable(&event.event);
+            format!("{:>6} {} {name:<18} {}", event.seq, clock_words(event.at_ms), output::line(&body))
         }
         Output::Json => row.to_string(),
         Output::Yaml => format!("---\n{}", output.show(&row)),
@@ -337,13 +370,36 @@ fn event_line(event: &EventSight, output: Output) -> String {
 }
 
 /// An error code's page; all codes without one.
-fn explain(code: Option<&str>) -> Result<String, ShellError> {
+fn explain(code: Option<&str>, output: Output) -> Result<String, ShellError> {
+    let value = |page: &ErrorPage| json!({ "code": page.code, "cause": page.cause, "remedy": page.remedy });
     let Some(code) = code else {
         let pages = crate::explain::pages().into_iter();
-        return Ok(pages.map(|page| format!("{}  {}", page.code, page.cause)).collect::<Vec<_>>().join("\n"));
+        return Ok(match output {
+            Output::Table => pages.map(|page| format!("{}  {}", page.code, page.cause)).collect::<Vec<_>>().join("\n"),
+            _ => output.show(&pages.map(value).collect()),
+        });
     };
-    match crate::explain::page(code) {
-        Some(page) => Ok(format!("{}\ncause:  {}\nremedy: {}", page.code, page.cause, page.remedy)),
-        None => Err(ShellError::Words { reason: format!("{code:?} is no error code; `explain` lists them all") }),
+    match (crate::explain::page(code), output) {
+        (Some(page), Output::Table) => Ok(format!("{}\ncause:  {}\nremedy: {}", page.code, page.cause, page.remedy)),
+        (Some(page), _) => Ok(output.show(&value(page))),
+        (None, _) => Err(ShellError::Words { reason: format!("{code:?} is no error code; `explain` lists them all") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_is_values_for_programs() {
+        let told = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            at_once(&crate::shell::parse(&words).unwrap(), Output::Json).unwrap().unwrap().text
+        };
+        let page: Value = serde_json::from_str(&told(&["explain", "GR0932"])).unwrap();
+        assert!(page["code"] == "GR0932" && page["remedy"].as_str().unwrap().contains("role operator"), "{page}");
+        let pages: Value = serde_json::from_str(&told(&["explain"])).unwrap();
+        assert!(pages.as_array().unwrap().len() > 50);
+        assert!(told(&["explain", "GR0932", "-o", "table"]).starts_with("GR0932\ncause:"), "what the verb says wins");
     }
 }

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use greenroom_engine::EngineConfig;
 use greenroom_messages::engine::EngineSpec;
 use greenroom_messages::run::StopMode;
 use greenroom_messages::steer::{Held, Look, Steer};
@@ -17,6 +18,23 @@ use super::{Output, ShellError};
 const ADDED_IN_FLIGHT: u32 = 256;
 /// How many events are shown at first.
 const EVENTS: u32 = 30;
+
+/// Where a rollout is in its life, or how it ended; of all that are under way and wait no more, as `status` counts them.
+pub const ROLLOUT_STATES: [&str; 13] = [
+    "queued",
+    "running",
+    "claiming",
+    "setting_up",
+    "generating",
+    "executing",
+    "grading",
+    "ended",
+    "completed",
+    "truncated",
+    "stale",
+    "cancelled",
+    "infra_failed",
+];
 
 /// A verb with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +184,22 @@ fn unknown(name: &str) -> ShellError {
     }
 }
 
+/// Whether a query is more than blanks, semicolons and comments.
+fn has_statement(query: &str) -> bool {
+    let mut rest = query;
+    loop {
+        rest = rest.trim_start_matches(|character: char| character.is_whitespace() || character == ';');
+        let after = match (rest.strip_prefix("--"), rest.strip_prefix("/*")) {
+            (Some(comment), _) => comment.split_once('\n'),
+            (None, Some(comment)) => comment.split_once("*/"),
+            (None, None) => return !rest.is_empty(),
+        };
+        // a comment that does not end holds all the rest
+        let Some((_, after)) = after else { return false };
+        rest = after;
+    }
+}
+
 /// The words that are left.
 struct Words {
     rest: Vec<String>,
@@ -192,6 +226,11 @@ impl Words {
                 if query.trim().is_empty() {
                     return Err(wrong(
                         "sql QUERY, such as sql \"SELECT state, count(*) FROM rollouts GROUP BY state\"",
+                    ));
+                }
+                if !has_statement(&query) {
+                    return Err(wrong(
+                        "there is no statement in that query: sql QUERY, such as sql \"SELECT * FROM steps\"",
                     ));
                 }
                 Verb::Look(Look::Sql(query))
@@ -230,6 +269,9 @@ impl Words {
 
     fn rollouts(&mut self) -> Result<Verb, ShellError> {
         let state = self.option(&["--state"])?;
+        if let Some(state) = state.as_ref().filter(|state| !ROLLOUT_STATES.contains(&state.as_str())) {
+            return Err(wrong(format!("--state takes one of {}, not {state:?}", ROLLOUT_STATES.join(", "))));
+        }
         let older = self.option(&["--older-than"])?;
         let older_than_ms = match older {
             Some(text) => duration_ms(&text)
@@ -272,8 +314,9 @@ impl Words {
             None => ADDED_IN_FLIGHT,
         };
         let (name, url) = (self.positional(usage)?, self.positional(usage)?);
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(wrong(usage));
+        if let Some(problem) = EngineConfig::url_problem(&url) {
+            // the URL itself may hold a secret
+            return Err(wrong(format!("{usage}: the URL cannot be used: {problem}")));
         }
         Ok(Verb::Steer(Steer::AddEngine(EngineSpec { engine: EngineId::new(name), url, max_in_flight })))
     }
@@ -344,6 +387,8 @@ mod tests {
             ("events -f", Verb::Follow(EVENTS)),
             ("why t00001-g002-s03-a00", look(Look::Why(rollout))),
             ("sql \"SELECT 1\"", look(Look::Sql("SELECT 1".into()))),
+            ("sql \"-- x\nSELECT 1\"", look(Look::Sql("-- x\nSELECT 1".into()))),
+            ("rollouts --state running", look(Look::Rollouts { state: Some("running".into()), older_than_ms: 0 })),
             ("sql SELECT 1", look(Look::Sql("SELECT 1".into()))),
             ("pause rollouts", Verb::Steer(Steer::Hold { what: Held::Rollouts, held: true })),
             ("resume training", Verb::Steer(Steer::Hold { what: Held::Training, held: false })),
@@ -379,10 +424,16 @@ mod tests {
             ("nodes all", "does not take \"all\""),
             ("watch stop --now", "watch takes a verb that looks"),
             ("sql", "sql QUERY"),
+            ("sql \";\"", "there is no statement"),
+            ("sql \"-- x\"", "there is no statement"),
+            ("sql \"/* x */ ; -- y\"", "there is no statement"),
+            ("rollouts --state foo", "one of queued, running, claiming"),
+            ("add-engine x http://bob:hunter2@h:1", "engine.client.credentials.api_key"),
+            ("add-engine x http://h:1/?token=hunter2", "engine.client.credentials.api_key"),
         ];
         for (line, expected) in cases {
             let said = parsed(line).unwrap_err();
-            assert!(said.contains(expected), "{line}: {said}");
+            assert!(said.contains(expected) && !said.contains("hunter2"), "{line}: {said}");
         }
     }
 

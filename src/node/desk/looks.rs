@@ -42,6 +42,12 @@ impl Desk {
             Look::Actors => Sight::Actors(self.actors().await),
             Look::Engines => Sight::Engines(self.engines().await.map_err(cannot)?),
             Look::Pools => Sight::Pools(self.pools().await),
+            // all that `status` counts as running: under way, and admitted
+            Look::Rollouts { state: Some(state), older_than_ms } if state == "running" => {
+                let mut rollouts = self.read(move |db| db.rollouts(None, older_than_ms, now_ms)).await?;
+                rollouts.retain(|rollout| rollout.state != "queued");
+                Sight::Rollouts(rollouts)
+            }
             Look::Rollouts { state, older_than_ms } => {
                 Sight::Rollouts(self.read(move |db| db.rollouts(state.as_deref(), older_than_ms, now_ms)).await?)
             }

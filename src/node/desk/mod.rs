@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use greenroom_cluster::{Caller, CertificateRole, Cluster, caller};
 use greenroom_core::{Address, AskError, Clock, Deadline, Reply, ask, spawn_blocking_named, spawn_named};
-use greenroom_messages::steer::{DeskMessage, DeskRefusal, Sight};
+use greenroom_messages::steer::{DeskMessage, DeskRefusal, Sight, Steer};
 use greenroom_run::{Database, DatabaseReader, RunError};
 use tokio::sync::Semaphore;
 
 use super::NodeConfig;
 use crate::config::Config;
+use crate::shell::redact::redact;
 
 pub(super) use looks::state_name;
 pub(super) use report::report;
@@ -78,11 +79,19 @@ fn take(desk: &Arc<Desk>, places: &Arc<Semaphore>, message: DeskMessage, caller:
                 drop(place);
             });
         }
+        // asks where something is, and steers nothing
+        DeskMessage::Steer(Steer::Checkpoint, reply) => {
+            spawn_named("desk-checkpoint", async move {
+                reply.send(desk.checkpoint().await);
+                drop(place);
+            });
+        }
         DeskMessage::Steer(steer, reply) => {
             let by = match may_steer(caller.as_ref()) {
                 Ok(by) => by,
                 Err(refusal) => {
-                    tracing::warn!(%refusal, %steer, "steering was refused");
+                    let steer = redact(&steer.to_string());
+                    tracing::warn!(%refusal, steer, "steering was refused");
                     reply.send(Err(refusal));
                     return;
                 }

@@ -4,6 +4,7 @@ use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::ConductorMessage;
 use greenroom_messages::setting::{self, HOT_KEYS, HotKey};
 use greenroom_messages::steer::{DeskRefusal, SettingSight};
+use serde_json::Value;
 
 use super::{Desk, cannot};
 use crate::node::service;
@@ -36,9 +37,13 @@ impl Desk {
         [setting::values(&rollout, "rollout"), setting::values(&self.config.run, "run")].concat()
     }
 
+    fn is_not_hot(&self, key: &str) -> DeskRefusal {
+        cannot(is_not_hot(key, &serde_json::to_value(&self.config).unwrap_or_default()))
+    }
+
     /// Changes one; says what holds from now on.
     pub(super) async fn set(&self, key: &str, value: &str) -> Result<String, DeskRefusal> {
-        let Some(hot) = HOT_KEYS.iter().find(|hot| hot.key == key) else { return Err(is_not_hot(key)) };
+        let Some(hot) = HOT_KEYS.iter().find(|hot| hot.key == key) else { return Err(self.is_not_hot(key)) };
         let number = number(key, value).map_err(cannot)?;
         let told = match key.split_once('.') {
             Some(("rollout", _)) => {
@@ -57,12 +62,33 @@ impl Desk {
     }
 }
 
-fn is_not_hot(key: &str) -> DeskRefusal {
-    let hot = HOT_KEYS.map(|hot| hot.key).join(", ");
-    cannot(format!(
-        "{key} cannot be changed while a run goes on: it is read when the run begins, and a resumed run must be the same; \
-         what can be changed: {hot}"
-    ))
+/// Why a key cannot be set: there is none such, or it is one that stays; `known` are the configuration's.
+fn is_not_hot(key: &str, known: &Value) -> String {
+    let hot = HOT_KEYS.map(|hot| hot.key);
+    let is_known = key.split('.').try_fold(known, |place, part| place.get(part)).is_some();
+    if is_known {
+        let hot = hot.join(", ");
+        return format!(
+            "{key} cannot be changed while a run goes on: it is read when the run begins, and a resumed run must be the same; \
+             what can be changed: {hot}"
+        );
+    }
+    let mut keys: Vec<String> = hot.map(str::to_owned).to_vec();
+    keys_of(known, "", &mut keys);
+    let nearness = |known: &String| strsim::jaro_winkler(known, key);
+    let nearest = keys.into_iter().max_by(|one, other| nearness(one).total_cmp(&nearness(other)));
+    match nearest.filter(|near| nearness(near) > 0.75) {
+        Some(near) => format!("unknown key {key}: did you mean {near}?"),
+        None => format!("unknown key {key}; what can be changed: {}", hot.join(", ")),
+    }
+}
+
+/// The keys of all values of a tree.
+fn keys_of(tree: &Value, at: &str, keys: &mut Vec<String>) {
+    for (name, value) in tree.as_object().into_iter().flatten() {
+        let key = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+        if value.is_object() { keys_of(value, &key, keys) } else { keys.push(key) }
+    }
 }
 
 /// A whole number; of times, also with a unit.
@@ -87,6 +113,18 @@ mod tests {
         {
             assert!(number(key, value).unwrap_err().contains(key));
         }
-        assert!(is_not_hot("run.steps").to_string().contains("rollout.max_running"));
+    }
+
+    #[test]
+    fn a_key_that_there_is_not_is_told_from_one_that_stays() {
+        let known = serde_json::json!({ "run": { "steps": 3 }, "rollout": { "max_running": 2 } });
+        let stays = is_not_hot("run.steps", &known);
+        assert!(stays.contains("read when the run begins") && stays.contains("rollout.max_running"), "{stays}");
+        let near = is_not_hot("rollout.max_runing", &known);
+        assert_eq!(near, "unknown key rollout.max_runing: did you mean rollout.max_running?");
+        let of_others = is_not_hot("run.stpes", &known);
+        assert_eq!(of_others, "unknown key run.stpes: did you mean run.steps?");
+        let far = is_not_hot("zzz", &known);
+        assert!(far.starts_with("unknown key zzz; what can be changed: rollout.max_running"), "{far}");
     }
 }

@@ -2,8 +2,9 @@
 
 use greenroom_cluster::Member;
 use greenroom_core::spawn_blocking_named;
+use greenroom_engine::EngineConfig;
 use greenroom_messages::EngineId;
-use greenroom_messages::engine::{EnginePoolMessage, EngineSpec, EngineStatus};
+use greenroom_messages::engine::{EnginePoolMessage, EngineSpec, EngineState, EngineStatus};
 use greenroom_messages::node::NodeMessage;
 use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::{ConductorMessage, RunEvent, StopMode};
@@ -12,14 +13,24 @@ use greenroom_messages::steer::{DeskRefusal, Held, Steer};
 use super::looks::{is_of, is_shell};
 use super::{Desk, cannot};
 use crate::node::service;
+use crate::shell::redact::redact;
 
 /// Roles that a node may not be drained of.
 const NOT_DRAINED: [&str; 2] = ["controller", "trainer"];
+/// What is added where the last engines are drained.
+const NO_STAND_IN: &str =
+    "no other engine takes turns at present: the run waits until one does (`undrain` it, or `add-engine` another)";
 
 impl Desk {
     /// Steers; says what was done.
     pub(super) async fn steer(&self, steer: Steer, by: String) -> Result<String, DeskRefusal> {
-        let what = steer.to_string();
+        if let Steer::AddEngine(spec) = &steer
+            && let Some(problem) = EngineConfig::url_problem(&spec.url)
+        {
+            // before it is written down: the address may hold a secret
+            return Err(cannot(format!("the URL of engine {} cannot be used: {problem}", spec.engine)));
+        }
+        let what = redact(&steer.to_string());
         self.record(RunEvent::Steered { by: by.clone(), what: what.clone() }).await?;
         tracing::info!(by, what, "steered");
         let done = self.carry_out(steer).await;
@@ -71,6 +82,7 @@ impl Desk {
                 self.tell_conductor(ConductorMessage::Republish)?;
                 Ok("the present weights are brought to the engines again as soon as nothing generates".to_owned())
             }
+            // answered before it comes here: whoever may look may ask it
             Steer::Checkpoint => self.checkpoint().await,
             Steer::Stop(mode) => {
                 self.tell_conductor(ConductorMessage::Stop(mode))?;
@@ -95,9 +107,15 @@ impl Desk {
     /// An engine of this name, or else a node.
     async fn drain(&self, what: &str, drained: bool) -> Result<String, DeskRefusal> {
         let engines = self.statuses().await.map_err(cannot);
-        let is_engine = |engines: &[EngineStatus]| engines.iter().any(|engine| engine.engine.as_str() == what);
-        if engines.as_ref().is_ok_and(|engines| is_engine(engines)) {
-            return self.drain_engine(EngineId::new(what), drained).await;
+        let is_it = |engine: &EngineId| engine.as_str() == what;
+        if let Ok(engines) = &engines
+            && engines.iter().any(|engine| is_it(&engine.engine))
+        {
+            let done = self.drain_engine(EngineId::new(what), drained).await?;
+            return Ok(match drained && nobody_stands_in(engines, is_it) {
+                true => format!("{done}; {NO_STAND_IN}"),
+                false => done,
+            });
         }
         let members = self.cluster.members().into_iter().filter(|member| !is_shell(member));
         let (found, others): (Vec<Member>, Vec<Member>) = members.partition(|member| member.name == what);
@@ -132,6 +150,9 @@ impl Desk {
             if let Err(refusal) = self.drain_engine(engine.engine.clone(), drained).await {
                 words.push(refusal.to_string());
             }
+        }
+        if drained && nobody_stands_in(&engines, |engine| is_of(name, engine)) {
+            words.push(NO_STAND_IN.to_owned());
         }
         words.retain(|word| !word.is_empty());
         let more = if words.is_empty() { String::new() } else { format!("; {}", words.join("; ")) };
@@ -179,5 +200,40 @@ impl Desk {
             Err(_) => return Ok(format!("{engine} is being drained, and is forgotten then")),
         }
         Ok(format!("{engine} has left the fleet"))
+    }
+}
+
+/// Whether some engines are drained and no other one serves, or is about to.
+fn nobody_stands_in(engines: &[EngineStatus], is_drained: impl Fn(&EngineId) -> bool) -> bool {
+    use EngineState::{Serving, Syncing, Updating, Verifying};
+    let (drained, others): (Vec<_>, Vec<_>) = engines.iter().partition(|engine| is_drained(&engine.engine));
+    let may_serve = |engine: &&EngineStatus| matches!(engine.state, Serving | Updating | Syncing | Verifying);
+    !drained.is_empty() && !others.iter().any(may_serve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_when_the_last_engines_are_drained() {
+        let engine = |name: &str, state| EngineStatus {
+            engine: EngineId::new(name),
+            url: "http://h:1".to_owned(),
+            state,
+            version: None,
+            in_flight: 0,
+            max_in_flight: 1,
+            context_tokens: None,
+            trouble: None,
+        };
+        let (one, two) = (engine("a/1", EngineState::Serving), engine("b/1", EngineState::Serving));
+        let is_one = |engine: &EngineId| is_of("a", engine);
+        assert!(nobody_stands_in(std::slice::from_ref(&one), is_one));
+        assert!(!nobody_stands_in(&[one.clone(), two], is_one));
+        assert!(nobody_stands_in(&[one.clone(), engine("b/1", EngineState::Draining)], is_one));
+        assert!(nobody_stands_in(&[one.clone(), engine("b/1", EngineState::Lost)], is_one));
+        assert!(nobody_stands_in(&[one, engine("b/1", EngineState::Connecting)], is_one), "one that was never reached");
+        assert!(!nobody_stands_in(&[], is_one), "nothing was drained");
     }
 }
