@@ -19,7 +19,7 @@ use crate::link::listen::listen;
 use crate::link::preamble::{BUILD, Introduction};
 use crate::service::Audience;
 use crate::sessions::Sessions;
-use crate::{ClusterConfig, ClusterError, GangError, Member, MemberEvents, Missing};
+use crate::{ClusterConfig, ClusterError, Dialled, GangError, Member, MemberEvents, Missing};
 
 /// How long a node that leaves waits for others to have heard of it.
 const LEAVING_MS: u64 = 2000;
@@ -143,6 +143,11 @@ impl Cluster {
     /// What happens to members from now on.
     pub fn events(&self) -> MemberEvents {
         self.hub.events.subscribe()
+    }
+
+    /// The seeds, and what has come of dialling each.
+    pub fn seeds(&self) -> Vec<(String, Dialled)> {
+        self.hub.config.seeds.iter().map(|seed| (seed.clone(), self.hub.dialled_seed(seed))).collect()
     }
 
     /// The incarnation that fenced this one: this node must stop acting.

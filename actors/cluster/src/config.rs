@@ -14,6 +14,9 @@ use crate::ClusterError;
 /// The role of a person or tool that joins to look and to steer; its node is never part of a gang.
 pub const SHELL: &str = "shell";
 
+/// The longest that anything may be waited for, in milliseconds: a year.
+const LONGEST_MS: u64 = 365 * 24 * 3600 * 1000;
+
 /// The settings of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -134,6 +137,18 @@ impl ClusterConfig {
     }
 
     fn number_problems(&self, problems: &mut Vec<String>) {
+        let durations = [
+            ("heartbeat_ms", self.heartbeat_ms),
+            ("suspect_ms", self.suspect_ms),
+            ("dead_ms", self.dead_ms),
+            ("handshake_ms", self.handshake_ms),
+            ("retry_first_ms", self.retry_first_ms),
+            ("retry_last_ms", self.retry_last_ms),
+            ("bulk_deadline_ms", self.bulk_deadline_ms),
+        ];
+        for (key, ms) in durations.into_iter().filter(|(_, ms)| *ms > LONGEST_MS) {
+            problems.push(format!("{key}: {ms} is more than {LONGEST_MS}, which is a year"));
+        }
         if self.heartbeat_ms == 0 || self.heartbeat_ms >= self.suspect_ms || self.suspect_ms >= self.dead_ms {
             let (beat, suspect, dead) = (self.heartbeat_ms, self.suspect_ms, self.dead_ms);
             problems.push(format!("0 < heartbeat_ms ({beat}) < suspect_ms ({suspect}) < dead_ms ({dead}) must hold"));
@@ -244,5 +259,9 @@ mod tests {
         for key in ["node:", "cluster:", "bind:", "\"x\"", "\"y:0\"", "\":1\"", "heartbeat_ms", "bulk_thr", "open_q"] {
             assert!(problems.contains(key), "{key} in {problems}");
         }
+        let for_ever = ClusterConfig { dead_ms: 9 << 60, handshake_ms: u64::MAX, bulk_deadline_ms: 1 << 40, ..good() };
+        let problems = for_ever.problems();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems.iter().all(|problem| problem.ends_with("which is a year")), "{problems:?}");
     }
 }

@@ -97,7 +97,7 @@ pub const ERRORS: &[ErrorPage] = &[
     },
     ErrorPage {
         code: "GR1203",
-        cause: "the file with the cluster's secret cannot be read, is too short, or is readable by everybody",
+        cause: "the file with the cluster's secret cannot be read, is no regular file, is too short, or is readable by everybody",
         remedy: "write at least 32 random characters to it, for example from `openssl rand -hex 32`, and let only its owner read it",
     },
     ErrorPage {
@@ -122,8 +122,8 @@ pub const ERRORS: &[ErrorPage] = &[
     },
     ErrorPage {
         code: "GR1208",
-        cause: "a peer belongs to another cluster",
-        remedy: "the message names both: correct `cluster` or `seeds`",
+        cause: "a node is of another run than the one it dialled, or that dialled it: a cluster has the name of its run",
+        remedy: "the message names both: correct `run` in the node's file (`--run` of a shell), or `cluster.seeds`",
     },
     ErrorPage {
         code: "GR1209",

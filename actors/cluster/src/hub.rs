@@ -296,6 +296,10 @@ impl Hub {
     /// Tells people and subscribers of a peer that was turned away, or turned us away; not more than once a second for each
     /// peer and code.
     pub(crate) fn report(&self, peer: &str, reason: &str) {
+        self.tell_of_refusal(peer, reason, false);
+    }
+
+    fn tell_of_refusal(&self, peer: &str, reason: &str, by_peer: bool) {
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if refusals.len() > REMEMBERED_REFUSALS {
             refusals.clear();
@@ -304,7 +308,10 @@ impl Hub {
         let may_speak = refusals.entry(format!("{peer} {code}")).or_default().may_speak();
         drop(refusals);
         if let Some(left_out) = may_speak {
-            tracing::warn!(peer, reason, left_out, "a peer was refused");
+            match by_peer {
+                true => tracing::warn!(peer, reason, left_out, "this node was refused by a peer"),
+                false => tracing::warn!(peer, reason, left_out, "a peer was refused"),
+            }
             self.events.publish(&MemberEvent::Refused { peer: peer.to_owned(), reason: reason.to_owned() });
         }
     }
@@ -314,7 +321,7 @@ impl Hub {
         if let Failure::FencedByPeer { by } = failure {
             self.fence(*by);
         } else if failure.is_worth_telling() {
-            self.report(peer, &failure.to_string());
+            self.tell_of_refusal(peer, &failure.to_string(), matches!(failure, Failure::ByPeer(_)));
         } else {
             tracing::debug!(peer, %failure, "no connection");
         }

@@ -39,4 +39,5 @@ pub use events::MemberEvents;
 pub use gang::Missing;
 pub use greenroom_identity::{CertificateRole, IdentityFiles};
 pub use line::{Caller, caller};
+pub use link::dial::Dialled;
 pub use member::{Member, MemberEvent, MemberState};

@@ -388,11 +388,21 @@ impl PeerLine {
     /// A message is not sent. Its questions hear why; a message that asks nothing fails at its sender.
     fn refuse(&self, to: &To<'_>, packed: &Packed, reason: &str) -> Result<(), ()> {
         let mut state = self.lock();
+        let has_ended = state.ended.is_some();
         let exported: Vec<_> = packed.exports.iter().filter_map(|export| state.exported.remove(export)).collect();
         let awaited: Vec<_> = packed.questions.iter().filter_map(|question| state.awaited.remove(question)).collect();
         drop(state);
         drop(exported);
-        if let Some(left_out) = self.refusals.may_speak() {
+        if has_ended {
+            // that the node is gone was said when it went
+            tracing::debug!(
+                code = "GR1213",
+                node = self.node,
+                ?to,
+                reason,
+                "a message to a node that is gone was not sent"
+            );
+        } else if let Some(left_out) = self.refusals.may_speak() {
             tracing::warn!(code = "GR1214", node = self.node, ?to, reason, left_out, "a message was not sent");
         }
         if packed.questions.is_empty() {

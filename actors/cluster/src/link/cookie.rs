@@ -14,6 +14,8 @@ use crate::ClusterError;
 /// The shortest secret, in bytes: 256 bits as 32 random characters have at the very most.
 const SHORTEST_BYTES: usize = 32;
 const LONGEST_BYTES: usize = 4096;
+/// With white space around it.
+const LONGEST_FILE_BYTES: u64 = 1 << 16;
 
 /// What all nodes of a cluster know and nobody else.
 pub(crate) struct Cookie(Vec<u8>);
@@ -29,13 +31,21 @@ impl Cookie {
     pub(crate) fn load(path: Option<&Path>) -> Result<Self, ClusterError> {
         let Some(path) = path else { return Ok(Self(Vec::new())) };
         let unusable = |reason: String| ClusterError::Cookie { path: path.to_owned(), reason };
+        // looked at before it is opened: to open a pipe is to wait for who writes into it
+        let metadata = std::fs::metadata(path).map_err(|error| unusable(error.to_string()))?;
+        if !metadata.is_file() {
+            return Err(unusable("it is no regular file".to_owned()));
+        }
+        if metadata.len() > LONGEST_FILE_BYTES {
+            return Err(unusable(format!("it has {} bytes: it is no secret", metadata.len())));
+        }
         let text = std::fs::read(path).map_err(|error| unusable(error.to_string()))?;
         let secret = text.trim_ascii();
         if !(SHORTEST_BYTES..=LONGEST_BYTES).contains(&secret.len()) {
             let have = secret.len();
             return Err(unusable(format!("it holds {have} characters, not {SHORTEST_BYTES} to {LONGEST_BYTES}")));
         }
-        let mode = std::fs::metadata(path).map_err(|error| unusable(error.to_string()))?.permissions().mode();
+        let mode = metadata.permissions().mode();
         if mode & 0o007 != 0 {
             return Err(unusable(format!("everybody may use it (mode {:o}): chmod 600", mode & 0o777)));
         }
@@ -94,6 +104,12 @@ mod tests {
         write(&format!(" {}\n", "x".repeat(32)), 0o440);
         assert_eq!(load().unwrap().secret(), "x".repeat(32).as_bytes());
         assert_eq!(format!("{:?}", load().unwrap()), "Cookie");
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for unfit in [&pipe, std::path::Path::new("/dev/zero"), folder.path()] {
+            let refused = Cookie::load(Some(unfit)).map_err(|error| error.to_string()).unwrap_err();
+            assert!(refused.contains("no regular file"), "{refused}");
+        }
         assert_ne!(load().unwrap().derived("a"), load().unwrap().derived("b"));
     }
 }

@@ -37,7 +37,33 @@ struct Target {
     is_seed: bool,
     /// The node that was last found, or is said to be, at the address.
     node: Option<String>,
+    /// Why the last attempt to dial failed.
+    failed: Option<String>,
     wanted_until_ms: u64,
+}
+
+/// What has come of dialling a seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Dialled {
+    /// No attempt has ended yet.
+    NotYet,
+    /// There is a connection to this node.
+    Connected(String),
+    /// The last attempt failed: why, with the code where there is one.
+    Failed(String),
+    /// It is this very node.
+    Itself,
+}
+
+impl std::fmt::Display for Dialled {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotYet => formatter.write_str("no answer yet"),
+            Self::Connected(node) => write!(formatter, "connected to node {node}"),
+            Self::Failed(why) => formatter.write_str(why),
+            Self::Itself => formatter.write_str("this very node"),
+        }
+    }
 }
 
 /// What to do about an address now.
@@ -86,13 +112,19 @@ impl Dials {
             target.node = Some(node.to_owned());
         }
     }
+
+    fn failed(&self, address: &str, failure: &Failure) {
+        if let Some(target) = self.lock().get_mut(address) {
+            target.failed = Some(failure.to_string());
+        }
+    }
 }
 
 impl Hub {
     /// Dials the seeds from now on.
     pub(crate) fn dial_seeds(self: &Arc<Self>) {
         for seed in &self.config.seeds {
-            self.want(seed, Target { is_seed: true, node: None, wanted_until_ms: u64::MAX });
+            self.want(seed, Target { is_seed: true, node: None, failed: None, wanted_until_ms: u64::MAX });
         }
     }
 
@@ -102,7 +134,7 @@ impl Hub {
             return;
         }
         let wanted_until_ms = self.moment().elapsed_ms + FORGOTTEN_AFTER_MS;
-        self.want(address, Target { is_seed: false, node: Some(node.to_owned()), wanted_until_ms });
+        self.want(address, Target { is_seed: false, node: Some(node.to_owned()), failed: None, wanted_until_ms });
     }
 
     fn want(self: &Arc<Self>, address: &str, wanted: Target) {
@@ -119,6 +151,17 @@ impl Hub {
         drop(targets);
         let work = keep_connected(self.clone(), address.to_owned());
         self.spawn(format!("dial {address}"), work);
+    }
+
+    /// What has come of a seed.
+    pub(crate) fn dialled_seed(&self, address: &str) -> Dialled {
+        let target = self.dials.lock().get(address).cloned();
+        match target {
+            None => Dialled::Itself,
+            Some(Target { node: Some(node), .. }) if self.is_connected(&node) => Dialled::Connected(node),
+            Some(Target { failed: Some(why), .. }) => Dialled::Failed(why),
+            Some(_) => Dialled::NotYet,
+        }
     }
 
     fn plan(&self, address: &str) -> Plan {
@@ -155,6 +198,7 @@ async fn keep_connected(hub: Arc<Hub>, address: String) {
                     if matches!(failure, Failure::Unreachable) {
                         hub.nobody_at(&address);
                     }
+                    hub.dials.failed(&address, &failure);
                     hub.failed(&address, &failure);
                     back_off.next()
                 }

@@ -35,11 +35,14 @@ pub(crate) enum Failure {
     NoNode(String),
     #[error("GR1206: the peer's cookie is another one")]
     Cookie,
-    #[error("GR1207: the peer speaks protocol {theirs} ({build}), this node protocol {PROTOCOL} ({BUILD})")]
+    // these are read on both sides, so they say whose view they are
+    #[error(
+        "GR1207: the refused node speaks protocol {theirs} ({build}), who refuses it protocol {PROTOCOL} ({BUILD})"
+    )]
     Protocol { theirs: u16, build: String },
-    #[error("GR1207: the peer's schema is {theirs:?} ({build}), this node's {ours:?} ({BUILD})")]
+    #[error("GR1207: the refused node's schema is {theirs:?} ({build}), that of who refuses it {ours:?} ({BUILD})")]
     Schema { theirs: String, ours: String, build: String },
-    #[error("GR1208: the peer belongs to cluster {theirs:?}, this node to {ours:?}")]
+    #[error("GR1208: the refused node is of the run {theirs:?}, who refuses it of the run {ours:?}")]
     Cluster { theirs: String, ours: String },
     #[error("GR1209: a newer incarnation than {incarnation} of {node} is known: {by}")]
     Fenced { node: String, incarnation: u64, by: u64 },
