@@ -107,6 +107,18 @@ pub enum StartError {
         /// Why not, and what to do.
         reason: String,
     },
+    /// A directory holds what a run has made, and not its history (GR0916).
+    #[error(
+        "{path} holds what a run has made ({made}), and its run.db is missing or empty: give that file back with \
+         run.db-wal, if there is one, or begin a new run elsewhere",
+        path = path.display()
+    )]
+    RunLost {
+        /// The directory.
+        path: PathBuf,
+        /// What is there.
+        made: String,
+    },
     /// There is no run to go on with, or to look at (GR0203).
     #[error("{path} holds no run; {others}", path = path.display())]
     NoRun {
@@ -132,6 +144,7 @@ impl StartError {
             Self::NodeGaveUp { .. } => "GR0913",
             Self::NotOfNodes { .. } => "GR0914",
             Self::Walls { .. } => "GR0915",
+            Self::RunLost { .. } => "GR0916",
             Self::NoRun { .. } => "GR0203",
         }
     }

@@ -80,6 +80,11 @@ pub const ERRORS: &[ErrorPage] = &[
         remedy: "use isolation = \"namespaces\"; without walls only tasks with an eval_cmd and no workdir can be graded, in the \
                  agent's own sandbox (rollout.grade_in = \"same-box\")",
     },
+    ErrorPage {
+        code: "GR0916",
+        cause: "the history of a run, run.db, is gone, is empty, or is another one's, and what the run has made is still there; or it went while the run worked",
+        remedy: "give run.db (and run.db-wal) back from a copy and go on with the run; without one it cannot go on: begin a new run under another name, or in another run_dir",
+    },
 ];
 
 /// All pages of all crates, in order of their codes.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use greenroom::StartError;
 use greenroom::run::{Database, check};
-use greenroom::up::RunPlace;
+use greenroom::up::{RunPlace, check_history, check_not_lost};
 
 pub(super) fn run(directory: &Path) -> anyhow::Result<ExitCode> {
     let file = directory.join("run.db");
@@ -15,7 +15,15 @@ pub(super) fn run(directory: &Path) -> anyhow::Result<ExitCode> {
     // the database needs a clock, and a clock needs a runtime
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _guard = runtime.enter();
+    if std::fs::metadata(&file).is_ok_and(|metadata| metadata.len() == 0) {
+        return Err(match check_not_lost(directory) {
+            Ok(()) => no_run(directory),
+            Err(lost) => lost,
+        }
+        .into());
+    }
     let history = check::history(&Database::open_to_read(&file)?)?;
+    check_history(directory, &history)?;
     let violations = check::violations(&history);
     for violation in &violations {
         super::print(&format!("GR0904: {}: {}", violation.invariant, violation.detail))?;

@@ -310,7 +310,7 @@ pub(crate) fn is_device(text: &str) -> bool {
 }
 
 /// Whether a text is a server's base address: a scheme, a host and, if any, a port that can be one.
-fn is_base_address(url: &str) -> bool {
+pub(crate) fn is_base_address(url: &str) -> bool {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     let authority = rest.map(|rest| rest.split('/').next().unwrap_or_default());
     authority.is_some_and(|authority| {

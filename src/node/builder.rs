@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use greenroom_cluster::{Cluster, ClusterConfig, ClusterError};
+use greenroom_cluster::{Cluster, ClusterConfig, ClusterError, caller};
 use greenroom_core::{Address, Faults, Seam};
 use greenroom_identity::IdentityFiles;
 use greenroom_messages::engine::EnginePoolMessage;
@@ -11,7 +11,7 @@ use greenroom_messages::node::NodeMessage;
 use greenroom_messages::run::{ConductorMessage, StepFinished};
 use tokio::sync::watch;
 
-use super::{Node, NodeConfig, service};
+use super::{Node, NodeConfig, rivals, service};
 use crate::config::Config;
 use crate::up::Talk;
 use crate::{Subscribed, subscribe};
@@ -110,7 +110,14 @@ impl NodeBuilder {
         let cluster = Cluster::start(self.cluster, seam).await?;
         let (told, outcome) = watch::channel(None);
         let own = service::node(&name);
+        let members = cluster.clone();
         let address = Address::of_function(&own, move |message| {
+            // one that is of no run obeys nobody, and believes who leads
+            let members = members.members();
+            let lead = rivals::chief(&members).map(|chief| chief.name.as_str());
+            if lead != caller().map(|caller| caller.node).as_deref() {
+                return Ok(());
+            }
             let outcome = match message {
                 NodeMessage::End { over, .. } => over.outcome,
                 // what else nodes are asked has no answer here

@@ -1,6 +1,7 @@
 //! What a node is told: who it is in the cluster, where it keeps its things, and which run it takes part in.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use greenroom_cluster::ClusterConfig;
@@ -8,7 +9,11 @@ use greenroom_dataplane::DataplaneConfig;
 use serde::{Deserialize, Serialize};
 
 use super::NodeError;
-use crate::config::ExternalEngine;
+use crate::config::{ExternalEngine, is_base_address};
+use crate::up::check_name;
+
+/// The longest that anything may be waited for, in seconds: a year.
+const LONGEST_S: u64 = 365 * 24 * 3600;
 
 /// The roles that a node may play in a run.
 pub const ROLES: [&str; 5] = ["controller", "rollout", "engine", "trainer", "sandbox"];
@@ -94,7 +99,10 @@ impl NodeConfig {
         let text = crate::files::read_text("--config", path, crate::files::Limit::SMALL)
             .map_err(|error| wrong(error.to_string()))?;
         let mut config: Self = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        let problems = config.problems();
+        let mut problems = config.problems();
+        if config.config.is_empty() {
+            problems.push("config must name the run's configuration file".to_owned());
+        }
         if !problems.is_empty() {
             return Err(wrong(problems.join("; ")));
         }
@@ -107,16 +115,32 @@ impl NodeConfig {
         if let Some(tls) = &mut config.cluster.tls {
             for file in [&mut tls.ca, &mut tls.certificate, &mut tls.key] {
                 *file = beside.join(&*file);
+                // to open a pipe is to wait for who writes into it; what is missing is told by who reads it
+                if std::fs::metadata(&*file).is_ok_and(|metadata| !metadata.is_file()) {
+                    return Err(wrong(format!("cluster.tls: {} is no regular file", file.display())));
+                }
             }
         }
         config.cluster.cluster.clone_from(&config.run);
         Ok(config)
     }
 
+    /// Whether these settings can be, wherever they come from.
+    ///
+    /// # Errors
+    /// [`NodeError::Config`] (GR0920).
+    pub(super) fn check(&self) -> Result<(), NodeError> {
+        let problems = self.problems();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(NodeError::Config { path: "the node's settings".into(), reason: problems.join("; ") }),
+        }
+    }
+
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if self.config.is_empty() {
-            problems.push("config must name the run's configuration file".to_owned());
+        if let Err(error) = check_name(&self.run) {
+            problems.push(format!("run: {error}"));
         }
         let named = self.cluster.roles.iter().chain(self.gang.keys()).chain(&self.primary_roles);
         for role in named.filter(|role| !ROLES.contains(&role.as_str())) {
@@ -125,10 +149,49 @@ impl NodeConfig {
         if self.cluster.roles.is_empty() {
             problems.push(format!("cluster.roles must name at least one of {}", ROLES.join(", ")));
         }
-        if self.gang_wait_s == 0 {
-            problems.push("gang_wait_s must be at least 1".to_owned());
+        if self.cluster.seeds.is_empty() && !self.plays("controller") {
+            problems.push(
+                "cluster.seeds must name a node to dial, HOST:PORT: only the controller can do without".to_owned(),
+            );
         }
+        let waits = [
+            ("gang_wait_s", self.gang_wait_s, 1),
+            ("drain_s", self.drain_s, 0),
+            ("termination_delay_s", self.termination_delay_s, 0),
+        ];
+        for (key, value, least) in waits.into_iter().filter(|(_, value, least)| !(*least..=LONGEST_S).contains(value)) {
+            problems.push(format!("{key} is {value}, and must be {least} to {LONGEST_S} (a year)"));
+        }
+        // the name of the cluster is that of the run, which is judged above
+        let cluster = ClusterConfig { cluster: "run".to_owned(), ..self.cluster.clone() };
+        problems.extend(cluster.problems().into_iter().map(|problem| format!("cluster.{problem}")));
+        for (name, engine) in &self.engines {
+            if !is_base_address(&engine.url) {
+                problems.push(format!("engines.{name}.url is {:?}: write http://HOST:PORT", engine.url));
+            }
+            if engine.max_in_flight == 0 {
+                problems.push(format!("engines.{name}.max_in_flight must be at least 1"));
+            }
+        }
+        self.dataplane_problems(&mut problems);
         problems
+    }
+
+    fn dataplane_problems(&self, problems: &mut Vec<String>) {
+        if let Err(error) = self.dataplane.transfer.check() {
+            problems.push(format!("dataplane: {error}"));
+        }
+        let bind = &self.dataplane.bind;
+        match (bind.parse::<SocketAddr>(), self.cluster.bind.parse::<SocketAddr>()) {
+            (Err(_), _) if !bind.is_empty() => problems.push(format!("dataplane.bind {bind:?} is no IP:PORT")),
+            (Ok(own), Ok(cluster)) if own.port() != 0 && own.port() == cluster.port() => {
+                let (one, other) = (own.ip(), cluster.ip());
+                if one == other || one.is_unspecified() || other.is_unspecified() {
+                    problems.push(format!("dataplane.bind {bind} has the port of cluster.bind: give it another one"));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Whether this node plays a role.
@@ -151,6 +214,60 @@ impl NodeConfig {
         match self.gang.is_empty() {
             true => ROLES.iter().map(|role| ((*role).to_owned(), 1)).collect(),
             false => self.gang.iter().map(|(role, nodes)| (role.clone(), *nodes)).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong with a node's file, given the lines before and in its table `cluster`, and after it.
+    fn problems(top: &str, cluster: &str, after: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("node.toml");
+        let run = if top.contains("run =") { "" } else { "run = \"mine\"" };
+        let seeds = if cluster.contains("seeds =") { "" } else { "seeds = [\"lead:4700\"]" };
+        let text = format!(
+            "{run}\n{top}\nconfig = [\"run.toml\"]\nstate_dir = \"state\"\n[cluster]\nnode = \"gpu\"\n\
+             roles = [\"engine\"]\n{seeds}\n{cluster}\n{after}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        NodeConfig::load(&file).err().map_or_else(String::new, |error| error.to_string())
+    }
+
+    #[test]
+    fn what_cannot_be_is_found_when_the_file_is_read() {
+        assert_eq!(problems("", "", ""), "");
+        assert_eq!(problems("", "bind = \"127.0.0.1:4700\"", "[dataplane]\nbind = \"127.0.0.2:4700\""), "");
+        let cases = [
+            (
+                "gang_wait_s = 9223372036854775807",
+                "",
+                "",
+                "gang_wait_s is 9223372036854775807, and must be 1 to 31536000",
+            ),
+            ("gang_wait_s = 0", "", "", "gang_wait_s is 0"),
+            ("drain_s = 9223372036854775807", "", "", "drain_s is 9223372036854775807"),
+            ("termination_delay_s = 31536001", "", "", "termination_delay_s is 31536001"),
+            ("", "dead_ms = 9000000000000000000", "", "cluster.dead_ms: 9000000000000000000 is more than"),
+            ("", "handshake_ms = 9000000000000000000", "", "cluster.handshake_ms: "),
+            ("", "seeds = []", "", "cluster.seeds must name a node to dial"),
+            ("run = \"../../etc\"", "", "", "run: \"../../etc\" cannot be a run's name"),
+            ("", "", "[engines.a]\nurl = \"ftp://x\"", "engines.a.url is \"ftp://x\": write http://HOST:PORT"),
+            (
+                "",
+                "",
+                "[engines.a]\nurl = \"http://x\"\nmax_in_flight = 0",
+                "engines.a.max_in_flight must be at least 1",
+            ),
+            ("", "", "[dataplane]\nstreams = 0", "streams"),
+            ("", "", "[dataplane]\nbind = \"here\"", "dataplane.bind \"here\" is no IP:PORT"),
+            ("", "bind = \"127.0.0.1:4700\"", "[dataplane]\nbind = \"0.0.0.0:4700\"", "has the port of cluster.bind"),
+        ];
+        for (top, cluster, after, words) in cases {
+            let said = problems(top, cluster, after);
+            assert!(said.contains("node.toml: ") && said.contains(words), "{words:?} in {said:?}");
         }
     }
 }

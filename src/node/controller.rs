@@ -26,7 +26,7 @@ use super::farewell::LastWord;
 use super::site::Site;
 use super::{NodeConfig, service};
 use crate::config::Config;
-use crate::up::{RunPlace, Talk, completed, data, end, inputs};
+use crate::up::{RunPlace, Talk, check_not_lost, completed, data, end, history, inputs};
 
 /// The run as it lies on the controller's disk.
 pub(super) struct Ledger {
@@ -39,6 +39,7 @@ pub(super) struct Ledger {
 impl Ledger {
     /// Opens the run in `dir`, or begins it there.
     pub(super) fn open(dir: &Path, run: &RunId, config: &Config, seam: &greenroom_core::Seam) -> anyhow::Result<Self> {
+        check_not_lost(dir)?;
         let is_there = dir.join("run.db").exists();
         let directory = if is_there { RunDirectory::resume(dir) } else { RunDirectory::create(dir) }?;
         let text = toml::to_string_pretty(config)?;
@@ -181,6 +182,7 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
         service::ENGINE_POOL.offered(fleet, &engines, &site.cluster),
         service::CONDUCTOR.offered(leader, &conductor, &site.cluster),
     ];
+    history::watch(&ledger.directory.database(), progress.clone(), site.talk.clone());
     let (blocks, last_word) = (ledger.blocks.clone(), ledger.last_word.clone());
     Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks, last_word })
 }

@@ -60,7 +60,7 @@ pub(super) async fn engines(site: &Site, model_dir: &Path) -> anyhow::Result<Eng
             run: pool.run.clone(),
             vocabulary_tokens: pool.vocabulary_tokens,
             journal: pool.journal.clone(),
-            fleet: service::ENGINE_POOL.anywhere(&site.cluster),
+            fleet: service::ENGINE_POOL.of(&site.controller, &site.cluster),
             wanted: None,
             distrust: false,
             incarnation: 0,

@@ -26,10 +26,12 @@ pub enum NodeError {
         missing: String,
     },
     /// No controller answered in time (GR0922).
-    #[error("no controller of the run answered within {waited_s} s")]
+    #[error("no controller of the run answered within {waited_s} s ({seen})")]
     NoController {
         /// How long it was waited for, seconds.
         waited_s: u64,
+        /// What came of dialling the seeds, and of asking the controller.
+        seen: String,
     },
     /// The controller does not want this node (GR0923).
     #[error("the controller refuses this node: {reason}")]
@@ -47,6 +49,22 @@ pub enum NodeError {
     #[error("{reason}")]
     Part {
         /// Which, and how.
+        reason: String,
+    },
+    /// The run has another controller (GR0927).
+    #[error("the run has a controller already: the node {node} at {address}, and this node has that role, too")]
+    SecondController {
+        /// The other one.
+        node: String,
+        /// Where it can be reached.
+        address: String,
+    },
+    /// The node's own directory cannot be used (GR0928).
+    #[error("state_dir {path}: {reason}", path = path.display())]
+    StateDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why not, and what to do.
         reason: String,
     },
     /// The run has ended: there is nothing to take part in (GR0926).
@@ -68,6 +86,8 @@ impl NodeError {
             Self::Fenced { .. } => "GR0924",
             Self::Part { .. } => "GR0925",
             Self::Over { .. } => "GR0926",
+            Self::SecondController { .. } => "GR0927",
+            Self::StateDir { .. } => "GR0928",
         }
     }
 }
@@ -87,7 +107,7 @@ pub const NODE_ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0922",
         cause: "a node found no controller of its run",
-        remedy: "see that the controller runs, that cluster.seeds leads to a node of its cluster, and that both have the same cookie and authority",
+        remedy: "the message says what each of cluster.seeds answered: see that the controller runs, that a seed leads to a node of its run, and that both have the same cookie and authority",
     },
     ErrorPage {
         code: "GR0923",
@@ -108,5 +128,15 @@ pub const NODE_ERRORS: &[ErrorPage] = &[
         code: "GR0926",
         cause: "the run of this node was over when the node was started: its controller says so, or the file `ended` in its state_dir",
         remedy: "nothing is to be done; to begin a run of this name anew, start the controller first, or remove that file",
+    },
+    ErrorPage {
+        code: "GR0927",
+        cause: "two nodes of one run have the role controller; the one that does not lead yet, or that came later, gives way",
+        remedy: "take `controller` out of this node's roles, or end the other node first; one that died is held for dead after cluster.dead_ms. Nodes obey the controller with which they entered the run until they are started again",
+    },
+    ErrorPage {
+        code: "GR0928",
+        cause: "the directory of a node's own cannot be made or written, or another process works in it",
+        remedy: "give every node a state_dir of its own, in a place where it may write; end the other process if it is an earlier start of this node",
     },
 ];

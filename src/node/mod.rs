@@ -20,11 +20,13 @@ mod farewell;
 mod gang;
 mod load;
 mod outbox;
+mod rivals;
 mod roles;
 mod service;
 mod site;
 mod spread;
 mod staff;
+mod state_dir;
 mod trainers;
 
 use std::time::Duration;
@@ -59,6 +61,7 @@ use drain::Drain;
 use entry::{Entry, await_gang, shared_settings};
 use gang::Consequence;
 use site::Site;
+use state_dir::StateDir;
 
 /// The file in a node's `state_dir` that holds the address at which it listens.
 pub const ADDRESS_FILE: &str = "address";
@@ -97,6 +100,8 @@ pub struct Node {
     #[cfg(feature = "torch")]
     embedded: Vec<greenroom_policy::server::RunningEngine>,
     events: mpsc::UnboundedReceiver<Event>,
+    /// Held to the end of what runs below.
+    state: Option<StateDir>,
     /// Whether what runs below was taken down, or is being.
     is_down: bool,
 }
@@ -118,6 +123,7 @@ impl Node {
     /// Whatever is wrong with files and settings; [`NodeError`] for a gang or controller that did not come in time, and for
     /// a run that is over. The cluster is left then, and nothing of the node runs.
     pub async fn start(node: NodeConfig, config: Config, talk: Talk) -> anyhow::Result<Self> {
+        node.check()?;
         let problems = config.problems();
         if !problems.is_empty() {
             return Err(crate::config::ConfigError { problems }.into());
@@ -127,6 +133,7 @@ impl Node {
         let identity = node.cluster.tls.as_ref().map(Identity::load).transpose()?;
         let run = RunId::new(node.run.clone());
         let settings = shared_settings(&config)?;
+        let state = StateDir::enter(&node).await?;
         let ledger = match node.plays("controller") {
             true => Some(Ledger::open(&node.run_directory(), &run, &config, &seam)?),
             false => None,
@@ -135,9 +142,10 @@ impl Node {
         let cluster = ClusterConfig { incarnation_file, ..node.cluster.clone() };
         let cluster = Cluster::start(cluster, seam.clone()).await?;
         let entry = Entry { node, config, seam, identity, run, settings, ledger, talk };
-        let started = entry.enter(cluster.clone()).await;
-        if started.is_err() {
-            cluster.leave().await;
+        let mut started = entry.enter(cluster.clone()).await;
+        match &mut started {
+            Ok(node) => node.state = Some(state),
+            Err(_) => cluster.leave().await,
         }
         started
     }
@@ -163,6 +171,7 @@ impl Node {
             #[cfg(feature = "torch")]
             embedded: Vec::new(),
             events,
+            state: None,
             is_down: false,
         })
     }
@@ -222,6 +231,7 @@ impl Node {
             #[cfg(feature = "torch")]
             embedded,
             events,
+            state: None,
             is_down: false,
         })
     }
@@ -255,6 +265,7 @@ impl Node {
     fn below(&mut self) -> Option<Below> {
         let cluster = self.site.cluster.clone();
         let journal = (!self.site.node.plays("controller")).then(|| self.site.common.journal.clone());
+        let state = self.state.take();
         (!std::mem::replace(&mut self.is_down, true)).then(|| Below {
             pools: std::mem::take(&mut self.pools),
             supervisor: self.supervisor.clone(),
@@ -262,14 +273,19 @@ impl Node {
             #[cfg(feature = "torch")]
             embedded: std::mem::take(&mut self.embedded),
             cluster,
+            _state: state,
         })
     }
 
     /// The controller's wait: for the end of the run, which it then tells.
     async fn lead(&mut self, controller: &mut Controller, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
+        let (cluster, talk) = (self.site.cluster.clone(), self.site.talk.clone());
+        let mut rival = std::pin::pin!(rivals::gives_way(&cluster, &talk));
         let end = loop {
             tokio::select! {
                 biased;
+                // its nodes are the other one's: they hear nothing of this one's end
+                error = &mut rival => return NodeEnd::Failed(error),
                 ended = &mut controller.ended => {
                     break ended.unwrap_or_else(|_| RunEnd::Failed("the Conductor ended without a word".to_owned()));
                 }
@@ -328,7 +344,7 @@ impl Node {
     /// The others' wait: for the controller's word.
     async fn follow(&mut self, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
         let patience = Duration::from_secs(self.site.node.gang_wait_s);
-        let controller = service::CONTROLLER.anywhere(&self.site.cluster);
+        let controller = service::CONTROLLER.of(&self.site.controller, &self.site.cluster);
         let mut last_seen = Instant::now();
         let mut was_there = true;
         loop {
@@ -355,7 +371,9 @@ impl Node {
                     if is_there {
                         last_seen = Instant::now();
                     } else if last_seen.elapsed() > patience {
-                        return NodeEnd::Failed(NodeError::NoController { waited_s: self.site.node.gang_wait_s });
+                        let seen = entry::seen(&self.site.cluster, Some("the controller has not come back"));
+                        let waited_s = self.site.node.gang_wait_s;
+                        return NodeEnd::Failed(NodeError::NoController { waited_s, seen });
                     }
                 }
             }
@@ -441,6 +459,8 @@ struct Below {
     #[cfg(feature = "torch")]
     embedded: Vec<greenroom_policy::server::RunningEngine>,
     cluster: Cluster,
+    /// Let go when all else has ended.
+    _state: Option<StateDir>,
 }
 
 impl Below {

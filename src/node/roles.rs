@@ -32,8 +32,9 @@ pub(super) fn rollout(site: &Site) -> anyhow::Result<Vec<ChildSpec>> {
         template: Arc::new(ChatTemplate::from_dir(&model_dir)?),
         agent: data::agent(config)?,
     };
+    let lead = &site.controller;
     let (engines, conductor) =
-        (service::ENGINE_POOL.anywhere(&site.cluster), service::CONDUCTOR.anywhere(&site.cluster));
+        (service::ENGINE_POOL.of(lead, &site.cluster), service::CONDUCTOR.of(lead, &site.cluster));
     let arguments = site.common.rollout_manager(inputs, engines, sandboxes, conductor)?;
     let address = service::ROLLOUT_MANAGER.address();
     site.staff.rolls_out(&address);

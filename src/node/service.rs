@@ -61,6 +61,11 @@ impl<M: Serialize + DeserializeOwned + Send + 'static> Service<M> {
         cluster.anywhere(self.name)
     }
 
+    /// The address that follows the service of one node.
+    pub(super) fn of(&self, node: &str, cluster: &Cluster) -> Address<M> {
+        cluster.service(node, self.name)
+    }
+
     /// An address of this name for an actor of this node, still to be bound.
     pub(super) fn address(&self) -> Address<M> {
         Address::unbound(self.name)

@@ -19,6 +19,8 @@ pub(super) struct Site {
     pub(super) node: NodeConfig,
     pub(super) cluster: Cluster,
     pub(super) common: Common,
+    /// The node that this one obeys: the controller that it enlisted with.
+    pub(super) controller: String,
     /// For what is too large for messages; nodes with a certificate have one.
     pub(super) data_plane: Option<Arc<DataPlane>>,
     pub(super) talk: Talk,

@@ -11,6 +11,7 @@ pub mod display;
 #[cfg(feature = "torch")]
 pub(crate) mod embedded;
 pub(crate) mod end;
+pub(crate) mod history;
 pub(crate) mod inputs;
 pub(crate) mod model;
 mod place;
@@ -21,7 +22,9 @@ pub use data::{dataset, images_of};
 #[cfg(feature = "torch")]
 pub use embedded::device;
 pub use model::{ModelUse, check_model};
-pub use place::{RunPlace, completed};
+#[cfg(feature = "cluster")]
+pub(crate) use place::check_name;
+pub use place::{RunPlace, check_history, check_not_lost, completed};
 
 use std::sync::Arc;
 
@@ -64,6 +67,7 @@ impl Run {
         parent: Option<ractor::ActorCell>,
     ) -> anyhow::Result<Self> {
         let prepared = preparation::prepare(config, &place, &talk).await?;
+        let says = talk.clone();
         let (end, ended) = End::new();
         let (progress_sender, progress) = watch::channel(RunStatus::default());
         let (directory, text) = (prepared.directory.clone(), toml::to_string_pretty(&prepared.config)?);
@@ -73,6 +77,7 @@ impl Run {
         if !directory.is_new() {
             directory.replace("config.toml", text.as_bytes())?;
         }
+        history::watch(&directory.database(), progress.clone(), says);
         Ok(Self { actors, directory, progress, ended })
     }
 

@@ -1,6 +1,6 @@
 //! Where a run lies, what lies there already, and whether it is complete.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use greenroom_run::{Database, RunSummary};
 
@@ -42,9 +42,11 @@ impl RunPlace {
     /// Whether the name can be one, and whether there is a run to go on with if one is wanted.
     ///
     /// # Errors
-    /// [`StartError::Name`] (GR0906) or [`StartError::NoRun`] (GR0203), which says where it looked and what is there.
+    /// [`StartError::Name`] (GR0906); [`StartError::NoRun`] (GR0203), which says where it looked and what is there;
+    /// [`StartError::RunLost`] (GR0916).
     pub fn check(&self) -> Result<(), StartError> {
         check_name(&self.name)?;
+        check_not_lost(&self.path())?;
         if self.resume && !self.path().join("run.db").exists() {
             return Err(self.no_run());
         }
@@ -95,8 +97,42 @@ pub fn completed(config: &Config, place: &RunPlace) -> anyhow::Result<Option<Run
     Ok(same_seed.then_some(summary))
 }
 
+/// Whether a directory holds what a run has made and not its history: neither may a new run begin over that, nor can this one
+/// go on. A start that was killed before it had made anything is no such run.
+///
+/// # Errors
+/// [`StartError::RunLost`] (GR0916).
+pub fn check_not_lost(dir: &Path) -> Result<(), StartError> {
+    let is_there = std::fs::metadata(dir.join("run.db")).is_ok_and(|metadata| metadata.len() > 0);
+    match made_by_a_run(dir) {
+        made if made.is_empty() || is_there => Ok(()),
+        made => Err(StartError::RunLost { path: dir.to_owned(), made: made.join(", ") }),
+    }
+}
+
+/// Whether a history is that of what lies beside it: one without a rollout has made nothing.
+///
+/// # Errors
+/// [`StartError::RunLost`] (GR0916).
+pub fn check_history(dir: &Path, history: &greenroom_run::check::History) -> Result<(), StartError> {
+    match made_by_a_run(dir) {
+        made if made.is_empty() || !history.rollouts.is_empty() || !history.steps.is_empty() => Ok(()),
+        made => Err(StartError::RunLost { path: dir.to_owned(), made: made.join(", ") }),
+    }
+}
+
+/// What only a run makes, and only once it has begun to work.
+fn made_by_a_run(dir: &Path) -> Vec<&'static str> {
+    let holds_something = |name: &&str| {
+        let path = dir.join(name);
+        let is_full = std::fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0);
+        is_full || std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    ["metrics.jsonl", "trajectories", "checkpoints"].into_iter().filter(holds_something).collect()
+}
+
 /// A run's name is a directory's name, and stands in every label of its weights: it must not lead elsewhere.
-fn check_name(name: &str) -> Result<(), StartError> {
+pub(crate) fn check_name(name: &str) -> Result<(), StartError> {
     let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     let begins_well = name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
     if is_plain && begins_well && name.len() <= 100 {
@@ -141,6 +177,32 @@ mod tests {
         }
         assert_eq!(said("mine"), format!("{root}/mine holds no run; the runs in {root} are adam, zoe"));
         assert!(place("zoe", dir.path()).check().is_ok());
+    }
+
+    #[test]
+    fn a_run_without_its_history_is_neither_begun_anew_nor_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("mine");
+        let check = |resume| RunPlace { resume, ..place("mine", dir.path()) }.check();
+        for part in ["trajectories", "checkpoints", "weights"] {
+            std::fs::create_dir_all(run.join(part)).unwrap();
+        }
+        for file in ["config.toml", "inputs.json", "run.db"] {
+            std::fs::write(run.join(file), "").unwrap();
+        }
+        assert!(check(false).is_ok() && check(true).is_ok(), "what was killed while it began");
+        std::fs::write(run.join("trajectories/t00001-g000.bin"), "x").unwrap();
+        for is_empty in [true, false] {
+            if !is_empty {
+                std::fs::remove_file(run.join("run.db")).unwrap();
+            }
+            for resume in [true, false] {
+                let error = check(resume).unwrap_err();
+                assert!(error.code() == "GR0916" && error.to_string().contains("(trajectories)"), "{error}");
+            }
+        }
+        std::fs::write(run.join("run.db"), "something").unwrap();
+        assert!(check(true).is_ok());
     }
 
     #[test]
