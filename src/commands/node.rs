@@ -32,7 +32,7 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
     let go_on = match arguments.parent {
         // who started the node says how
         Some(_) => String::new(),
-        None => format!("greenroom node --config {}", arguments.config.display()),
+        None => format!("go on with the same command: greenroom node --config {}", arguments.config.display()),
     };
     let end = runtime.block_on(drive(node, config, log_file));
     runtime.shutdown_timeout(std::time::Duration::from_secs(5));
@@ -40,10 +40,7 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
         Ok(NodeEnd::Run { end: Some(end), .. }) => super::up::ended(end, &lies, &go_on),
         Ok(NodeEnd::Run { over, end: None }) => Ok(over_with(&over)),
         Ok(NodeEnd::Left) => {
-            eprintln!(
-                "{}",
-                if go_on.is_empty() { "left".to_owned() } else { format!("left; come back with: {go_on}") }
-            );
+            eprintln!("{}", if go_on.is_empty() { "left".to_owned() } else { format!("left; {go_on}") });
             Ok(ExitCode::from(super::up::STOPPED))
         }
         Ok(NodeEnd::Failed(error)) => failed(error.into()),
@@ -73,7 +70,7 @@ fn failed(error: anyhow::Error) -> anyhow::Result<ExitCode> {
 
 async fn drive(node: NodeConfig, config: config::Config, log_file: &LogFile) -> anyhow::Result<NodeEnd> {
     let display = Display::new();
-    std::fs::create_dir_all(&node.state_dir).with_context(|| node.state_dir.display().to_string())?;
+    node.make_state_dir()?;
     log_file.open(&node.state_dir.join("greenroom.log"))?;
     let (sender, mut leave) = mpsc::unbounded_channel();
     // from the first moment on: a node that waits for its gang must be stoppable, too

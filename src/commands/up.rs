@@ -46,15 +46,16 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
             return super::print(&serde_json::to_string_pretty(&summary)?);
         }
     }
-    let go_on = format!("greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
+    let go_on =
+        format!("go on with --resume: greenroom up --runs {} --name {} --resume", place.runs_dir.display(), place.name);
     #[cfg(feature = "cluster")]
     if nodes.is_some() || place.resume && local_cluster::is_of_nodes(&place) {
         let status = runtime.block_on(drive_nodes(config, &place, nodes.flatten(), log_file, wishes))?;
         runtime.shutdown_timeout(std::time::Duration::from_secs(5));
         if status == STOPPED {
-            eprintln!("stopped; go on with --resume: {go_on}");
+            eprintln!("stopped; {go_on}");
         } else if status != 0 && place.path().join("run.db").exists() {
-            eprintln!("when that is mended, go on with --resume: {go_on}");
+            eprintln!("when that is mended, {go_on}");
         }
         return Ok(ExitCode::from(status));
     }
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: cli::Up, log_file: &LogFile) -> anyhow::Result<Exit
     match end? {
         Some(end) => ended(end, &lies, &go_on),
         None if has_begun.exists() => {
-            eprintln!("stopped while it started; go on with --resume: {go_on}");
+            eprintln!("stopped while it started; {go_on}");
             Ok(ExitCode::from(STOPPED))
         }
         None => {
@@ -115,7 +116,7 @@ impl Wishes {
     }
 }
 
-/// Tells a person of a run's end; it becomes the exit status.
+/// Tells a person of a run's end, and by `go_on` how it goes on; it becomes the exit status.
 pub(super) fn ended(end: RunEnd, lies: &std::path::Path, go_on: &str) -> anyhow::Result<ExitCode> {
     Ok(match end {
         RunEnd::Completed(summary) => {
@@ -126,16 +127,13 @@ pub(super) fn ended(end: RunEnd, lies: &std::path::Path, go_on: &str) -> anyhow:
         RunEnd::Stopped(summary) => {
             eprintln!("{}\nthe run lies in {}", summary.in_words(), lies.display());
             if !go_on.is_empty() {
-                eprintln!("stopped; go on with --resume: {go_on}");
+                eprintln!("stopped; {go_on}");
             }
             ExitCode::from(STOPPED)
         }
         RunEnd::Failed(reason) if go_on.is_empty() => anyhow::bail!("{reason}"),
         RunEnd::Failed(reason) => {
-            anyhow::bail!(
-                "{reason}\nthe run lies in {}; when that is mended, go on with --resume: {go_on}",
-                lies.display()
-            )
+            anyhow::bail!("{reason}\nthe run lies in {}; when that is mended, {go_on}", lies.display())
         }
     })
 }
