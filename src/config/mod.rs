@@ -213,6 +213,9 @@ impl Config {
         problems.extend(self.rollout.problems().into_iter().map(|problem| format!("rollout.{problem}")));
         problems.extend(self.sandbox.problems());
         problems.extend(self.engine.client.problems().into_iter().map(client_problem));
+        let urls = self.engine.external.iter();
+        problems
+            .extend(urls.filter_map(|(name, engine)| url_problem(&format!("engine.external.{name}.url"), &engine.url)));
         let mut require = |holds: bool, text: &str| {
             if !holds {
                 problems.push(text.to_owned());
@@ -225,10 +228,6 @@ impl Config {
             engines > 0,
             &format!("{NO_ENGINE}: set engine.embedded.count, or name SGLang servers under engine.external.NAME.url"),
         );
-        for (name, engine) in &self.engine.external {
-            let text = format!("engine.external.{name}.url is {:?}: write http://HOST:PORT", engine.url);
-            require(is_base_address(&engine.url), &text);
-        }
         let enough = self.run.batch_silence_ms > self.rollout.longest_sample_ms();
         require(
             enough,
@@ -309,21 +308,11 @@ pub(crate) fn is_device(text: &str) -> bool {
     matches!(text, "cpu" | "auto") || text.strip_prefix("cuda:").is_some_and(is_number)
 }
 
-/// Whether a text is a server's base address: a scheme, a host and, if any, a port that can be one.
-pub(crate) fn is_base_address(url: &str) -> bool {
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    let authority = rest.map(|rest| rest.split('/').next().unwrap_or_default());
-    authority.is_some_and(|authority| {
-        // a colon inside of brackets belongs to an address of version 6
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, Some(port)),
-            _ => (authority, None),
-        };
-        let is_blank = |character: char| character.is_whitespace() || character.is_control();
-        !host.is_empty()
-            && !host.contains(is_blank)
-            && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
-    })
+/// What is wrong with an engine's address, if anything is. One that may hold a secret is not repeated.
+pub(crate) fn url_problem(key: &str, url: &str) -> Option<String> {
+    let problem = greenroom_engine::EngineConfig::url_problem(url)?;
+    let shown = if url.contains(['@', '?', '#']) { String::new() } else { format!(" is {url:?}") };
+    Some(format!("{key}{shown}: {problem}"))
 }
 
 fn client_problem(problem: greenroom_engine::EngineConfigError) -> String {
@@ -349,12 +338,10 @@ mod tests {
 
     #[test]
     fn addresses_and_devices_are_told_from_what_are_none() {
-        for good in
-            ["http://h", "http://10.0.0.1:30000", "https://engine.example:443/v1", "http://[::1]:30000", "http://[::1]"]
-        {
-            assert!(is_base_address(good), "{good}");
+        for good in ["http://h", "http://10.0.0.1:30000", "https://engine.example:443/v1", "http://[::1]:30000"] {
+            assert_eq!(url_problem("url", good), None);
         }
-        for bad in [
+        let bad = [
             "",
             "nonsense",
             "http://",
@@ -365,8 +352,14 @@ mod tests {
             "http://h:0",
             "http://a b",
             "ftp://h",
-        ] {
-            assert!(!is_base_address(bad), "{bad}");
+        ];
+        for bad in bad {
+            assert_eq!(url_problem("url", bad), Some(format!("url is {bad:?}: write http://HOST:PORT")));
+        }
+        for secret in ["http://me:secret@h:1", "http://h:1?key=secret", "http://h:1/#secret", "ftp://me:secret@h"] {
+            let problem = url_problem("url", secret).unwrap();
+            assert!(problem.starts_with("url: ") && problem.contains("http://HOST:PORT"), "{problem}");
+            assert!(!problem.contains("secret"), "{problem}");
         }
         assert!(["cpu", "auto", "cuda:0", "cuda:17"].into_iter().all(is_device));
         assert!(!["gpu", "cuda", "cuda:", "cuda:x", "CPU", ""].into_iter().any(is_device));

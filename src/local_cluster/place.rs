@@ -19,7 +19,7 @@ use super::layout::{Layout, LayoutNode};
 use crate::StartError;
 use crate::config::Config;
 use crate::node::{ADDRESS_FILE, ended};
-use crate::up::RunPlace;
+use crate::up::{RunPlace, check_not_lost};
 
 const COOKIE_BYTES: usize = 32;
 const VALID_DAYS: u32 = 3650;
@@ -152,7 +152,8 @@ impl ClusterPlace {
 
     /// Takes back what was made for a run that never began.
     pub(super) fn abandon(&self) {
-        if self.run_dir.join("run.db").exists() {
+        // one whose history is lost has begun all the same
+        if self.run_dir.join("run.db").exists() || check_not_lost(&self.run_dir).is_err() {
             return;
         }
         // what was there before is somebody else's

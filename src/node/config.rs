@@ -9,7 +9,7 @@ use greenroom_dataplane::DataplaneConfig;
 use serde::{Deserialize, Serialize};
 
 use super::NodeError;
-use crate::config::{ExternalEngine, is_base_address};
+use crate::config::{ExternalEngine, url_problem};
 use crate::up::check_name;
 
 /// The longest that anything may be waited for, in seconds: a year.
@@ -166,9 +166,7 @@ impl NodeConfig {
         let cluster = ClusterConfig { cluster: "run".to_owned(), ..self.cluster.clone() };
         problems.extend(cluster.problems().into_iter().map(|problem| format!("cluster.{problem}")));
         for (name, engine) in &self.engines {
-            if !is_base_address(&engine.url) {
-                problems.push(format!("engines.{name}.url is {:?}: write http://HOST:PORT", engine.url));
-            }
+            problems.extend(url_problem(&format!("engines.{name}.url"), &engine.url));
             if engine.max_in_flight == 0 {
                 problems.push(format!("engines.{name}.max_in_flight must be at least 1"));
             }

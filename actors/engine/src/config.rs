@@ -66,7 +66,8 @@ impl EngineConfig {
     /// address is shown, logged and written into the run's history.
     pub fn url_problem(url: &str) -> Option<&'static str> {
         let parsed = reqwest::Url::parse(url).ok();
-        let parsed = parsed.filter(|parsed| matches!(parsed.scheme(), "http" | "https") && parsed.host().is_some());
+        let is_server = |url: &reqwest::Url| matches!(url.scheme(), "http" | "https") && url.port() != Some(0);
+        let parsed = parsed.filter(|parsed| is_server(parsed) && parsed.host().is_some());
         let Some(parsed) = parsed else { return Some("write http://HOST:PORT") };
         let is_bare = parsed.username().is_empty()
             && parsed.password().is_none()
