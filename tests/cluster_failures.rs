@@ -108,6 +108,10 @@ fn survives_kills(node: &'static str, kills: u64) {
             began.elapsed().as_secs_f64()
         );
         back(&mut cluster, node, seen);
+        if who_watches(node) == "lead" {
+            let words = format!("the node {node} is back");
+            cluster.wait("word of its return", |cluster| cluster.said("lead").contains(&words));
+        }
     }
     finish(cluster, steps);
 }

@@ -3,6 +3,7 @@
 //! It is the first to know the run and the last to leave it: nodes are answered as soon as it is in the cluster, the
 //! Conductor begins when the gang is complete, and the end of the run is told to every node.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -137,6 +138,8 @@ pub(super) struct Controller {
     pub(super) end: end::End,
     pub(super) blocks: Arc<LeaseBlocks>,
     pub(super) last_word: LastWord,
+    /// The nodes of whose end a person was told, until they are back.
+    pub(super) away: BTreeSet<String>,
 }
 
 impl Controller {
@@ -155,6 +158,7 @@ impl Controller {
             end,
             blocks: ledger.blocks.clone(),
             last_word: ledger.last_word.clone(),
+            away: BTreeSet::new(),
         }
     }
 }
@@ -184,7 +188,8 @@ pub(super) fn controller(site: &Site, ledger: &Ledger, model_dir: &Path) -> anyh
     ];
     history::watch(&ledger.directory.database(), progress.clone(), site.talk.clone());
     let (blocks, last_word) = (ledger.blocks.clone(), ledger.last_word.clone());
-    Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks, last_word })
+    let away = BTreeSet::new();
+    Ok(Controller { children, engines, journal, conductor, progress, ended, end, blocks, last_word, away })
 }
 
 fn conductor_arguments(

@@ -127,7 +127,9 @@ fn listen(
         while let Some(event) = members.recv().await {
             let event = match event {
                 MemberEvent::Fenced { by } => Event::Fenced(by),
-                gone @ (MemberEvent::Left { .. } | MemberEvent::Died { .. }) => Event::Gone(gone),
+                moved @ (MemberEvent::Left { .. } | MemberEvent::Died { .. } | MemberEvent::Joined(_)) => {
+                    Event::Moved(moved)
+                }
                 _ => continue,
             };
             if sender.send(event).is_err() {

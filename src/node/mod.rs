@@ -111,8 +111,8 @@ enum Event {
     /// The run has ended; what is under way may take so many milliseconds.
     Told(RunOver, u64),
     Fenced(u64),
-    /// Another node has left or is lost.
-    Gone(MemberEvent),
+    /// Another node has left, is lost, or has come.
+    Moved(MemberEvent),
     GaveUp(ChildFailure),
 }
 
@@ -294,7 +294,7 @@ impl Node {
                     Some(Event::GaveUp(failure)) => {
                         controller.end.tell(RunEnd::Failed(format!("GR0005: {failure}")));
                     }
-                    Some(Event::Gone(event)) => self.on_gone(&event, controller),
+                    Some(Event::Moved(event)) => self.on_moved(&event, controller),
                     // the end of a run is the controller's own to tell
                     Some(Event::Told(..)) | None => {}
                 },
@@ -328,10 +328,20 @@ impl Node {
         NodeEnd::Run { over, end: Some(end) }
     }
 
-    /// What follows for the run from another node's end.
-    fn on_gone(&self, event: &MemberEvent, controller: &Controller) {
+    /// What follows for the run from another node's end, or from its return.
+    fn on_moved(&self, event: &MemberEvent, controller: &mut Controller) {
+        if let MemberEvent::Joined(member) = event
+            && controller.away.remove(&member.name)
+        {
+            (self.site.talk)(&format!("the node {} is back", member.name));
+        }
         match gang::consequence(&self.site.node, &self.site.cluster.members(), event) {
-            Some(Consequence::GoesOn(words)) => (self.site.talk)(&words),
+            Some(Consequence::GoesOn(words)) => {
+                if let MemberEvent::Left { node, .. } | MemberEvent::Died { node, .. } = event {
+                    controller.away.insert(node.clone());
+                }
+                (self.site.talk)(&words);
+            }
             Some(Consequence::Ends(words)) => {
                 (self.site.talk)(&format!("{words}: the run is stopped"));
                 // a Conductor that is gone has told the end already
@@ -357,7 +367,7 @@ impl Node {
                         return NodeEnd::Failed(NodeError::Part { reason: failure.to_string() });
                     }
                     // what becomes of the run is the controller's to say
-                    Some(Event::Gone(_)) => {}
+                    Some(Event::Moved(_)) => {}
                     None => return NodeEnd::Left,
                 },
                 Some(mode) = leave.recv() => return self.depart(mode, leave).await,
@@ -398,7 +408,7 @@ impl Node {
                     biased;
                     Some(_) = leave.recv() => break,
                     event = self.events.recv() => match event {
-                        Some(Event::Told(_, 1..) | Event::Gone(_)) => {}
+                        Some(Event::Told(_, 1..) | Event::Moved(_)) => {}
                         Some(Event::Told(_, 0) | Event::Fenced(_) | Event::GaveUp(_)) | None => break,
                     },
                     () = &mut drained => break,
@@ -424,7 +434,7 @@ impl Node {
                         ended::write(&self.site.node.state_dir, &over, &self.settings);
                         return NodeEnd::Run { over, end: None };
                     }
-                    Some(Event::Gone(_)) => {}
+                    Some(Event::Moved(_)) => {}
                     Some(Event::Fenced(_) | Event::GaveUp(_)) | None => return NodeEnd::Left,
                 },
                 () = &mut drained => return NodeEnd::Left,

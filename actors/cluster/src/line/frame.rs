@@ -489,12 +489,6 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_garbled_frames_do_no_harm() {
-        garbage(100_000, 1);
-    }
-
-    #[test]
-    #[ignore = "a million cases take a while"]
     fn a_million_garbled_frames_do_no_harm() {
         garbage(1_000_000, 2);
     }
