@@ -2,7 +2,8 @@
 //!
 //! Used by a WeightReceiver where there is no shared directory. Whatever arrives is checked as if it came from a disk: the
 //! manifest against itself, the payload against the manifest. A payload comes from other receivers, who fetch it as well,
-//! and from the publisher as the last resort; who they are is asked anew every so often, since they come and go.
+//! and from the publisher as the last resort; who they are is asked anew every so often, since they come and go, and at once
+//! when the publisher was started again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ const ANSWER_WAIT_MS: u64 = 60_000;
 const FETCH_WAIT: Duration = Duration::from_secs(30 * 60);
 /// How long the same holders are tried; then the publisher is asked who else has the payload by now.
 const SAME_HOLDERS: Duration = Duration::from_secs(30);
+/// How often it is looked whether the publisher was started again.
+const LOOK: Duration = Duration::from_millis(100);
 /// How often a fetch may fail for another reason than that time, and the pause after it.
 const MOST_FAILURES: u32 = 3;
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
@@ -85,7 +88,15 @@ impl VersionSource for RemoteSource {
             let handle = self.ask(|reply| PublishedWeightsMessage::Payload(wanted, reply))?;
             let holders: Vec<String> = handle.holders.iter().map(ToString::to_string).collect();
             let holders = holders.join(", ");
-            let fetched = self.fetch.fetch(&handle, deadline.earlier(Deadline::after(SAME_HOLDERS)));
+            let same_holders = deadline.earlier(Deadline::after(SAME_HOLDERS));
+            let fetched = async {
+                tokio::select! {
+                    biased;
+                    fetched = self.fetch.fetch(&handle, same_holders) => fetched,
+                    // it is elsewhere now, and may be the only one that has the payload
+                    () = back(&self.published) => Err(BulkFetchError::Late("its publisher was started again".into())),
+                }
+            };
             let error = match self.runtime.block_on(fetched) {
                 Ok(payload) => return checked_payload(manifest, payload, &format!("fetched from {holders}")),
                 Err(error) => error,
@@ -104,5 +115,36 @@ impl VersionSource for RemoteSource {
     fn links(&self, run: &RunId) -> Result<BTreeMap<WeightVersion, Link>, WeightsError> {
         let links = self.ask(|reply| PublishedWeightsMessage::Links(run.clone(), reply))?;
         Ok(links.into_iter().map(|link| (link.version, Link { base: link.base, bytes: link.bytes })).collect())
+    }
+}
+
+/// Resolves when this address has led nowhere and leads somewhere again.
+async fn back<M: Send + 'static>(address: &Address<M>) {
+    let mut was_away = false;
+    loop {
+        match address.is_bound() {
+            true if was_away => return,
+            true => {}
+            false => was_away = true,
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_away_and_is_there_again_is_back() {
+        let address = Address::of_function("publisher", |(): ()| Ok(()));
+        let soon = Duration::from_secs(1);
+        assert!(tokio::time::timeout(soon, back(&address)).await.is_err(), "it was there all the time");
+        let returned = back(&address);
+        tokio::pin!(returned);
+        address.unbind();
+        assert!(tokio::time::timeout(soon, &mut returned).await.is_err(), "it is away");
+        address.rebind_function(|()| Ok(()));
+        assert!(tokio::time::timeout(soon, returned).await.is_ok());
     }
 }
