@@ -8,27 +8,11 @@ use std::time::Duration;
 
 use greenroom::messages::setting::HOT_KEYS;
 use greenroom::messages::steer::NamesSight;
-use greenroom::shell::VERBS;
+use greenroom::shell::{ROLLOUT_STATES, VERBS};
 use tokio::time::Instant;
 
 /// How long names are taken for those that there are.
 const KEPT: Duration = Duration::from_secs(3);
-/// Where a rollout is in its life, or how it ended.
-const STATES: [&str; 12] = [
-    "queued",
-    "claiming",
-    "setting_up",
-    "generating",
-    "executing",
-    "grading",
-    "ended",
-    "completed",
-    "truncated",
-    "stale",
-    "cancelled",
-    "infra_failed",
-];
-
 /// The names of what a run has, asked when they are needed.
 pub(super) struct Names {
     ask: Box<dyn Fn() -> NamesSight>,
@@ -57,7 +41,7 @@ pub(super) fn candidates(before: &str, begun: &str, names: &Names) -> Vec<String
     let mut known = match words.as_slice() {
         [] | ["help" | "watch"] => verbs(),
         [.., "-o" | "--output"] => owned(&["table", "json", "yaml"]),
-        [.., "--state"] => owned(&STATES),
+        [.., "--state"] => owned(&ROLLOUT_STATES),
         ["watch", rest @ ..] => return candidates(&rest.join(" "), begun, names),
         ["pause" | "resume"] => owned(&["rollouts", "training"]),
         ["stop"] => owned(&["--after-step", "--now"]),

@@ -21,6 +21,6 @@ mod words;
 pub use error::{SHELL_ERRORS, ShellError};
 pub use output::{Output, printable};
 pub use session::{Done, Session, Show, Way, at_once};
-pub use verb::{Request, VERBS, Verb, VerbPage, help, parse};
+pub use verb::{ROLLOUT_STATES, Request, VERBS, Verb, VerbPage, help, parse};
 pub(crate) use words::duration_ms;
 pub use words::split;
