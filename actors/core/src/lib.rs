@@ -20,9 +20,11 @@ mod id;
 mod intensity;
 mod message;
 mod reply;
+mod seam;
 mod seed;
 mod spawn;
 mod supervisor;
+mod threads;
 pub mod wire;
 
 #[doc(hidden)]
@@ -36,45 +38,11 @@ pub use error::{ERRORS, ErrorPage, TOLD};
 pub use fault::{Fault, FaultPlanError, Faults};
 pub use intensity::{RestartDecision, RestartIntensity, RestartPolicy};
 pub use reply::{Abandonment, Answer, Reply, Unanswered};
+pub use seam::Seam;
 pub use seed::{Random, Seed};
-pub use spawn::{spawn_blocking_named, spawn_named};
+pub use spawn::{in_place, spawn_blocking_named, spawn_named};
 pub use supervisor::{
     ChildFailure, ChildSpec, ChildStart, ChildState, ChildStatus, Supervisor, SupervisorArguments, SupervisorMessage,
     startup_cause,
 };
-
-/// What every actor is given from outside: time, randomness and injected faults.
-#[derive(Clone, Debug)]
-pub struct Seam {
-    /// Where time comes from.
-    pub clock: Clock,
-    /// Where randomness comes from; streams are split off by name.
-    pub seed: Seed,
-    /// Which fault points fire, and how.
-    pub faults: Faults,
-}
-
-impl Seam {
-    /// The seam of a real process: system clock, the run's seed, faults as given (usually [`Faults::none`]).
-    pub fn system(seed: u64, faults: Faults) -> Self {
-        Self { clock: Clock::system(), seed: Seed::new(seed), faults }
-    }
-
-    /// Runs blocking work (files, checksums) off the actors' threads; in virtual time in place, so that its end is
-    /// ordered by the seed and not by the machine. `None` when the work panicked, which is also logged by `name`.
-    pub async fn blocking<T: Send + 'static>(
-        &self,
-        name: &str,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
-        if self.clock.is_simulated() {
-            return Some(work());
-        }
-        spawn_blocking_named(name, work).await.ok().flatten()
-    }
-
-    /// The seam of a simulation: virtual time that starts at `epoch_ms`, a seed, faults as given.
-    pub fn simulated(seed: u64, epoch_ms: u64, faults: Faults) -> Self {
-        Self { clock: Clock::simulated(epoch_ms), seed: Seed::new(seed), faults }
-    }
-}
+pub use threads::{ACTOR_THREADS, Threads, runtime};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use greenroom_core::Deadline;
+use greenroom_core::{Deadline, Threads};
 use greenroom_identity::{CertificateRole, Identity};
 use quinn::Connection;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ pub(crate) struct Inner {
     identity: Identity,
     pub config: DataplaneConfig,
     dialler: Dialler,
+    /// Where it fetches; none: where it is asked to.
+    threads: Option<Threads>,
     without_quic: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -57,10 +59,21 @@ impl Connections {
 }
 
 impl Client {
-    /// A client; it dials nobody yet. Must be used within one tokio runtime.
+    /// A client that fetches where it is asked to; it dials nobody yet. Must be used within one tokio runtime.
     ///
     /// Errors: [`DataplaneError::Config`], also for an identity that is no node's: nobody would serve it.
     pub fn new(identity: &Identity, config: &DataplaneConfig) -> Result<Self, DataplaneError> {
+        Self::with(identity, config, None)
+    }
+
+    /// A client that fetches on threads of its own, wherever it is asked to.
+    ///
+    /// Errors: as [`Client::new`].
+    pub fn on(threads: &Threads, identity: &Identity, config: &DataplaneConfig) -> Result<Self, DataplaneError> {
+        Self::with(identity, config, Some(threads.clone()))
+    }
+
+    fn with(identity: &Identity, config: &DataplaneConfig, threads: Option<Threads>) -> Result<Self, DataplaneError> {
         config.check()?;
         if identity.party().role != CertificateRole::Node {
             let reason = format!("is {}'s, and only nodes are served bulk bytes", identity.party());
@@ -70,6 +83,7 @@ impl Client {
             identity: identity.clone(),
             config: config.clone(),
             dialler: Dialler::new(config),
+            threads,
             without_quic: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -88,7 +102,7 @@ impl Client {
         into: &Store,
         options: &FetchOptions,
     ) -> Result<FetchReport, DataplaneError> {
-        fetch::run(self, object, peers, into, Place::Usual, options).await
+        self.run(object, peers, into, Place::Usual, options).await
     }
 
     /// Fetches an object of at most `limit_bytes` into memory.
@@ -104,9 +118,26 @@ impl Client {
         let config = StoreConfig { memory_limit_bytes: limit_bytes.max(1), chunk_bytes: None };
         let store = Store::in_memory(config)?;
         let options = FetchOptions { max_bytes: limit_bytes, ..FetchOptions::until(deadline) };
-        fetch::run(self, object, peers, &store, Place::Memory, &options).await?;
+        self.run(object, peers, &store, Place::Memory, &options).await?;
         let reason = || "it is not whole, though it arrived".to_owned();
         store.read(object)?.ok_or_else(|| DataplaneError::Damaged { what: object.to_string(), reason: reason() })
+    }
+
+    async fn run(
+        &self,
+        object: ObjectId,
+        peers: &[PeerAddress],
+        into: &Store,
+        place: Place,
+        options: &FetchOptions,
+    ) -> Result<FetchReport, DataplaneError> {
+        let Some(threads) = &self.inner.threads else {
+            return fetch::run(self, object, peers, into, place, options).await;
+        };
+        let (client, peers, into, options) = (self.clone(), peers.to_vec(), into.clone(), options.clone());
+        let fetching = async move { fetch::run(&client, object, &peers, &into, place, &options).await };
+        let fetched = threads.run("dataplane fetch", fetching).await;
+        fetched.unwrap_or(Err(DataplaneError::Panicked { what: "fetching" }))
     }
 
     /// Fetches what a handle stands for into memory.

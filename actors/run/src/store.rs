@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use greenroom_core::codec;
+use greenroom_core::{codec, in_place};
 use greenroom_messages::rollout::FinishedGroup;
 use serde::Serialize;
 
@@ -81,7 +81,7 @@ impl RunDirectory {
     /// Writes a finished group's trajectories; returns the file's name.
     pub fn write_group(&self, group: &FinishedGroup) -> Result<String, RunError> {
         let name = format!("trajectories/{}.bin", group.group);
-        let bytes = codec::encode(group).map_err(|error| self.codec_error(&name, &error))?;
+        let bytes = in_place(|| codec::encode(group)).map_err(|error| self.codec_error(&name, &error))?;
         self.replace(&name, &bytes)?;
         Ok(name)
     }
@@ -89,8 +89,10 @@ impl RunDirectory {
     /// Reads a finished group's trajectories.
     pub fn read_group(&self, name: &str) -> Result<FinishedGroup, RunError> {
         let path = self.path.join(name);
-        let bytes = fs::read(&path).map_err(|error| file_error(&path, &error))?;
-        codec::decode(&bytes).map_err(|error| self.codec_error(name, &error))
+        in_place(|| {
+            let bytes = fs::read(&path).map_err(|error| file_error(&path, &error))?;
+            codec::decode(&bytes).map_err(|error| self.codec_error(name, &error))
+        })
     }
 
     /// Appends one line to `metrics.jsonl`.
@@ -98,9 +100,8 @@ impl RunDirectory {
         let path = self.path.join("metrics.jsonl");
         let mut text = serde_json::to_string(line).map_err(|error| file_error(&path, &error.into()))?;
         text.push('\n');
-        let mut file =
-            fs::OpenOptions::new().create(true).append(true).open(&path).map_err(|error| file_error(&path, &error))?;
-        file.write_all(text.as_bytes()).map_err(|error| file_error(&path, &error))
+        let append = || fs::OpenOptions::new().create(true).append(true).open(&path)?.write_all(text.as_bytes());
+        in_place(append).map_err(|error| file_error(&path, &error))
     }
 
     /// Writes `metrics.jsonl` anew, if it is not what these lines make.
@@ -143,7 +144,7 @@ impl RunDirectory {
             file.sync_all()?;
             fs::rename(&beside, &path)
         };
-        write().map_err(|error| file_error(&path, &error))
+        in_place(write).map_err(|error| file_error(&path, &error))
     }
 
     fn codec_error(&self, name: &str, error: &codec::CodecError) -> RunError {

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use greenroom_core::Reply;
+use greenroom_core::{Reply, in_place};
 use greenroom_messages::trainer::{TrainReport, TrainerFailure, TrainerMessage};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -79,7 +79,7 @@ impl Drop for LearnerThread {
         self.requests = None;
         // a process that ends while a thread works on tensors is killed by a signal
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(END) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if in_place(|| ended.recv_timeout(END)) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the learner still works on what it was asked last, {END:?} after it was told to end");
         }
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use greenroom_core::Seam;
+use greenroom_core::{Seam, in_place};
 use greenroom_messages::weights::{
     BulkHandle, BulkHolder, ManifestBytes, PayloadWanted, PublishedLink, PublishedWeightsMessage, WeightFailure,
 };
@@ -97,8 +97,8 @@ impl PublishedWeightsState {
     /// What the publisher has swept is offered no more.
     async fn withdraw_swept(&mut self) {
         let carrier = &self.arguments.carrier;
-        let swept: Vec<WeightVersion> =
-            self.offered.keys().filter(|version| !carrier.payload_file(version).exists()).cloned().collect();
+        let is_swept = |version: &&WeightVersion| !carrier.payload_file(version).exists();
+        let swept: Vec<WeightVersion> = in_place(|| self.offered.keys().filter(is_swept).cloned().collect());
         for version in swept {
             let Some(handle) = self.offered.remove(&version) else { continue };
             // objects go by their content: deltas in which nothing has changed are one object, of which a newer version may
@@ -135,7 +135,7 @@ impl Actor for PublishedWeights {
                 reply.send(state.links(run).await);
             }
             PublishedWeightsMessage::Manifest(version, reply) => {
-                let bytes = state.arguments.carrier.manifest_bytes(&version);
+                let bytes = in_place(|| state.arguments.carrier.manifest_bytes(&version));
                 reply.send(bytes.map(ManifestBytes).map_err(WeightFailure::from));
             }
             PublishedWeightsMessage::Payload(wanted, reply) => {

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use greenroom_core::{Fault, Seam};
+use greenroom_core::{Fault, Seam, in_place};
 use greenroom_messages::WeightVersion;
 use greenroom_messages::weights::{
     PublishReport, PublishWeights, PublisherStatus, WeightFailure, WeightMode, WeightPublisherMessage,
@@ -86,7 +86,7 @@ impl WeightPublisherState {
     }
 
     fn acknowledge(&mut self, receiver: String, version: WeightVersion, root_hash: &str) {
-        match self.arguments.carrier.manifest(&version) {
+        match in_place(|| self.arguments.carrier.manifest(&version)) {
             Ok(manifest) if manifest.root_hash == root_hash => {
                 self.acknowledged.insert(receiver, version);
             }

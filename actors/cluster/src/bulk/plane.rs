@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use greenroom_core::Deadline;
+use greenroom_core::{Deadline, in_place};
 use greenroom_dataplane::{Client, ObjectId, PeerAddress, Store};
 
 /// By offering this service a node says that it fetches bytes by the data plane.
@@ -58,7 +58,8 @@ impl BulkPlane {
         let length = bytes.len();
         // the number makes each an object of its own, so that it can be removed when this receiver has it
         let number = self.inner.placed.fetch_add(1, Ordering::Relaxed);
-        let put = self.inner.store.put_bytes(&format!("message {number}"), bytes.into(), deadline + GRACE);
+        let name = format!("message {number}");
+        let put = in_place(|| self.inner.store.put_bytes(&name, bytes.into(), deadline + GRACE));
         let object = put.map_err(|error| format!("{}: {error}", error.code()))?;
         Ok(Placed { plane: self.clone(), object, bytes: length })
     }

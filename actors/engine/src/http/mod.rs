@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use greenroom_core::Deadline;
+use greenroom_core::{Deadline, in_place};
 use greenroom_messages::engine::EngineSpec;
 use reqwest::header::AUTHORIZATION;
 use reqwest::{Method, StatusCode};
@@ -215,7 +215,8 @@ impl EngineApi for HttpEngineApi {
 
     async fn generate(&self, call: &GenerateCall, deadline: Deadline) -> Result<Generated, ApiError> {
         let bytes = self.post("/generate", Credential::Normal, &wire::GenerateBody::new(call), deadline).await?;
-        let answer: wire::GenerateAnswer = self.decode("/generate", &bytes)?;
+        // the log-probabilities of a long turn are megabytes
+        let answer: wire::GenerateAnswer = in_place(|| self.decode("/generate", &bytes))?;
         answer.into_generated(call).map_err(|message| self.malformed("/generate", message))
     }
 

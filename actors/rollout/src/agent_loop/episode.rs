@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use greenroom_core::in_place;
 use greenroom_messages::engine::FinishReason;
 use greenroom_messages::rollout::{FinishedRollout, InfraFailure, InfraKind, RolloutOutcome, RolloutState, Sample};
 use greenroom_messages::run::RunEvent;
@@ -19,7 +20,7 @@ use crate::SETUP_BACKOFF_MS;
 use crate::agent::{Agent, AgentTask, Exit, ExitStatus, Message, NextStep, Reply};
 use crate::grading::{Grade, InstanceCommits, Keep, parse_withheld, withhold_command};
 use crate::manager::Issue;
-use crate::tokens::History;
+use crate::tokens::{History, Prompt};
 
 /// The wait before the set-up command is tried again; grows with each try.
 const SETUP_BACKOFF: Duration = Duration::from_millis(SETUP_BACKOFF_MS);
@@ -186,9 +187,13 @@ impl Episode<'_> {
         let exit = loop {
             match agent.next(self.now()) {
                 NextStep::Query { call_index, messages } => {
-                    let messages: Vec<Value> = messages.iter().map(Message::to_wire).collect();
+                    let prompt = in_place(|| {
+                        let messages: Vec<Value> = messages.iter().map(Message::to_wire).collect();
+                        history.prompt(&messages)
+                    });
                     self.go(RolloutState::Generating);
-                    self.turn(&mut agent, &mut history, call_index as u32, &messages).await?;
+                    let prompt = prompt.map_err(agent_failed)?;
+                    self.turn(&mut agent, &mut history, call_index as u32, prompt).await?;
                 }
                 NextStep::Execute { command, cwd, timeout, .. } => {
                     let timeout_ms = timeout.as_millis() as u64;
@@ -200,7 +205,7 @@ impl Episode<'_> {
                     };
                     self.go(RolloutState::Executing);
                     let outcome = self.progress.timed(Part::Exec, held.exec(call)).await?;
-                    agent.on_output(exec_result(outcome), self.now()).map_err(agent_failed)?;
+                    in_place(|| agent.on_output(exec_result(outcome), self.now())).map_err(agent_failed)?;
                 }
                 NextStep::Exit(exit) => break exit.clone(),
             }
@@ -214,9 +219,8 @@ impl Episode<'_> {
         agent: &mut Agent,
         history: &mut History,
         turn: u32,
-        messages: &[Value],
+        prompt: Prompt,
     ) -> Result<(), InfraFailure> {
-        let prompt = history.prompt(messages).map_err(agent_failed)?;
         let before_ms = self.setting.seam.clock.elapsed_ms();
         let generated = generate(self.setting, self.issue, turn, &prompt.ids);
         let generated = match self.progress.timed(Part::Generate, generated).await {
@@ -229,7 +233,7 @@ impl Episode<'_> {
         let generate_ms = self.setting.seam.clock.elapsed_ms() - before_ms;
         self.setting.record(generated.event(self.issue.rollout, turn, prompt.ids.len(), generate_ms));
         self.progress.turn_finished();
-        let content = history.record(prompt, &generated.reply).map_err(agent_failed)?;
+        let content = in_place(|| history.record(prompt, &generated.reply)).map_err(agent_failed)?;
         let finish_reason = if generated.finish == FinishReason::Length { "length" } else { "stop" };
         let finish_reason = Some(finish_reason.to_owned());
         agent.on_reply(Reply { content, finish_reason, ..Reply::default() }).map_err(agent_failed)

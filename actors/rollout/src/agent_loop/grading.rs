@@ -4,6 +4,7 @@
 //! A rollout holds one box at a time. What became of the agent's own box cannot spoil the grading; what the grader asks for
 //! besides (a look at an untouched box) costs a box more, and only where something failed.
 
+use greenroom_core::in_place;
 use greenroom_messages::rollout::{InfraFailure, InfraKind};
 use greenroom_messages::sandbox::Shell;
 
@@ -109,7 +110,8 @@ impl Episode<'_> {
                 },
                 GradeStep::Run(command) => {
                     let outcome = self.run(held, &command).await?;
-                    grader.on_outcome(&outcome).map_err(failed)?;
+                    // a test log may have megabytes
+                    in_place(|| grader.on_outcome(&outcome)).map_err(failed)?;
                 }
                 GradeStep::Done(grade) => return Ok(Some(grade)),
             }

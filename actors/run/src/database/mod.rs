@@ -6,6 +6,7 @@
 mod commit;
 mod events;
 mod history;
+mod hold;
 mod look;
 mod query;
 mod rewind;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use greenroom_core::Clock;
+use greenroom_core::{Clock, in_place};
 use greenroom_messages::RunId;
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
 
@@ -132,13 +133,13 @@ impl Database {
         behavior: TransactionBehavior,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, RunError> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = (|| {
+        let result = in_place(|| {
+            let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
             let transaction = connection.transaction_with_behavior(behavior)?;
             let value = work(&transaction)?;
             transaction.commit()?;
             Ok(value)
-        })();
+        });
         result.map_err(|error| database_error(&self.path, &error))
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, TryStreamExt};
-use greenroom_core::spawn_blocking_named;
+use greenroom_core::{in_place, spawn_blocking_named};
 use tokio::sync::OnceCell;
 
 use crate::config::{Isolation, LocalProviderConfig, WorkTreeStore};
@@ -158,11 +158,12 @@ impl LocalProvider {
             command.env("LD_LIBRARY_PATH", value);
         }
         command.env("GREENROOM_BOX_ID", &setup.box_id);
-        let helper = command.spawn().map_err(|error| failed("helper", format!("{program}: {error}")))?;
+        let spawned = in_place(|| command.spawn());
+        let helper = spawned.map_err(|error| failed("helper", format!("{program}: {error}")))?;
         drop(command);
         let mark = helper.id().and_then(ProcessMark::of);
         let record = BoxRecord { owner: self.owner.clone(), helper: mark, labels: labels.clone() };
-        record.write(&setup.box_dir).map_err(|error| failed("owner file", error.to_string()))?;
+        in_place(|| record.write(&setup.box_dir)).map_err(|error| failed("owner file", error.to_string()))?;
         let mut client =
             BoxClient::new(&setup.box_id, ours, helper).map_err(|error| failed("socket", error.to_string()))?;
         let wait_ms = self.config.create_timeout_ms;
@@ -197,11 +198,11 @@ impl Provider for LocalProvider {
     ) -> Result<Box<dyn SandboxBox>, SandboxError> {
         check_image(image)?;
         self.swept.get_or_try_init(|| self.sweep_first()).await?;
-        let (box_id, box_dir) = self.make_box_dir(labels)?;
+        let (box_id, box_dir) = in_place(|| self.make_box_dir(labels))?;
         // Removes the directory also when this future is dropped half-way.
         let mut directory = local_box::BoxDirectory::new(box_dir.clone());
         if self.config.work_tree_store == WorkTreeStore::Disk {
-            std::fs::create_dir(box_dir.join("store")).map_err(|error| directory.failed(&error))?;
+            in_place(|| std::fs::create_dir(box_dir.join("store"))).map_err(|error| directory.failed(&error))?;
         }
         let setup = self.setup(image, &box_id, &box_dir, lifetime_ms);
         match self.start(image, &setup, labels).await {
