@@ -6,6 +6,9 @@ use greenroom_messages::engine::{EngineFailure, EngineFailureKind, EngineState};
 use super::effect::{Admission, Effect, Report};
 use super::state::{EngineMachine, Flight};
 
+/// So many answers in a row that cannot be used end an engine's serving.
+const MOST_UNUSABLE: u32 = 3;
+
 type Refusal = (EngineFailureKind, String);
 
 impl EngineMachine {
@@ -21,6 +24,11 @@ impl EngineMachine {
                 self.effects.push(Effect::Reject { rid: admission.rid, failure });
             }
         }
+    }
+
+    /// How many turns it may have at once: its own limit, or one until it has shown that its answers can be used.
+    pub(super) fn most_in_flight(&self) -> u32 {
+        if self.unusable >= MOST_UNUSABLE { 1 } else { self.settings.spec.max_in_flight }
     }
 
     /// How many new tokens it may have, on which version; or why not. `NoEngine` means that another engine, or this one
@@ -49,7 +57,7 @@ impl EngineMachine {
             let oldest = admission.oldest_version;
             return Err((NoEngine, format!("engine {engine} has version {confirmed:?}, at least {oldest} is needed")));
         };
-        if self.flights.len() >= self.settings.spec.max_in_flight as usize {
+        if self.flights.len() >= self.most_in_flight() as usize {
             return Err((NoEngine, format!("engine {engine} has {} requests in flight", self.flights.len())));
         }
         let prompt = admission.prompt_tokens;
@@ -67,7 +75,8 @@ impl EngineMachine {
     pub(super) fn on_finished(&mut self, now_ms: u64, rid: &str, report: Report) {
         let Some(flight) = self.flights.remove(rid) else { return };
         match report {
-            Report::Answered => self.standstill = None,
+            Report::Answered => self.on_usable(),
+            Report::Unusable(reason) => self.on_unusable(now_ms, &reason),
             Report::Refused | Report::Cancelled => {}
             Report::TimedOut | Report::Abandoned => {
                 if !flight.aborted {
@@ -78,6 +87,26 @@ impl EngineMachine {
             Report::Untrusted(reason) => self.doubt(now_ms, reason),
         }
         self.advance_drain(now_ms);
+    }
+
+    fn on_usable(&mut self) {
+        self.standstill = None;
+        let was_watched = self.unusable >= MOST_UNUSABLE;
+        self.unusable = 0;
+        if was_watched {
+            // it may have more again
+            self.effects.push(Effect::Moved(self.status()));
+        }
+    }
+
+    /// An engine of which nothing can be used is as good as none; but each turn that finds that out fails. One that is looked
+    /// at again after a while gets one turn to show itself by.
+    fn on_unusable(&mut self, now_ms: u64, reason: &str) {
+        self.unusable = self.unusable.saturating_add(1);
+        if self.unusable >= MOST_UNUSABLE {
+            let times = self.unusable;
+            self.reject_engine(now_ms, &format!("its last {times} answers cannot be used; the last one: {reason}"));
+        }
     }
 
     pub(super) fn on_release(&mut self, rollout: RolloutId) {

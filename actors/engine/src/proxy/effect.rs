@@ -66,6 +66,8 @@ pub enum Report {
     Answered,
     /// With a refusal of this one request.
     Refused,
+    /// With what no sound engine answers: no JSON, tokens that the model does not have, a failure inside of it.
+    Unusable(String),
     /// Its own time-out passed.
     TimedOut,
     /// Its asker went away.

@@ -2,6 +2,8 @@
 
 mod actor;
 mod admit;
+#[cfg(test)]
+mod admit_tests;
 mod connect;
 mod control;
 mod effect;

@@ -117,6 +117,8 @@ pub struct EngineMachine {
     pub(super) timers: BTreeMap<Timer, u64>,
     pub(super) failures: u32,
     pub(super) failed_loads: u32,
+    /// How many answers since the last usable one were not.
+    pub(super) unusable: u32,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -143,6 +145,7 @@ impl EngineMachine {
             timers: BTreeMap::new(),
             failures: 0,
             failed_loads: 0,
+            unusable: 0,
             effects: Vec::new(),
             settings,
         }
@@ -183,7 +186,7 @@ impl EngineMachine {
             state: self.state,
             version: self.confirmed.clone(),
             in_flight: self.flights.len() as u32,
-            max_in_flight: self.settings.spec.max_in_flight,
+            max_in_flight: self.most_in_flight(),
             context_tokens: self.facts.as_ref().map(|facts| u32::try_from(facts.context_tokens).unwrap_or(u32::MAX)),
             trouble: self.trouble.clone(),
         }

@@ -117,6 +117,7 @@ fn live(seed: u64, steps: Vec<(u8, u64, u8)>, seen: &mut Seen) -> Result<(), Tes
                     let reports = [
                         Report::Answered,
                         Report::Refused,
+                        Report::Unusable("no JSON".into()),
                         Report::TimedOut,
                         Report::Abandoned,
                         Report::Broken("reset".into()),

@@ -86,7 +86,7 @@ impl Turn {
                 Some(id) => {
                     let vocabulary = self.vocabulary_tokens;
                     let message = format!("answered with token id {id}, outside of the vocabulary of {vocabulary}");
-                    (Report::Refused, Err(self.failure(EngineFailureKind::Refused, message)))
+                    (Report::Unusable(message.clone()), Err(self.failure(EngineFailureKind::Refused, message)))
                 }
                 None => self.accept(generated),
             },
@@ -96,6 +96,9 @@ impl Turn {
                     ApiError::TimedOut { .. } => (EngineFailureKind::TimedOut, Report::TimedOut),
                     ApiError::Lost { .. } | ApiError::Unreachable { .. } | ApiError::Unavailable { .. } => {
                         (EngineFailureKind::Lost, Report::Broken(message.clone()))
+                    }
+                    ApiError::Malformed { .. } | ApiError::Refused { status: 500.., .. } => {
+                        (EngineFailureKind::Refused, Report::Unusable(message.clone()))
                     }
                     _ => (EngineFailureKind::Refused, Report::Refused),
                 };
