@@ -75,7 +75,7 @@ pub(super) fn judge(looked: &Looked) -> Vec<Finding> {
         Err(reason) => findings.push(finding(Health::Ill, "sandboxes", reason)),
     }
     match &looked.weights {
-        Ok(seen) => weights(seen, &mut findings),
+        Ok(seen) => weights(seen, looked.nodes.as_deref().unwrap_or_default(), &mut findings),
         Err(reason) => findings.push(finding(Health::Ill, "weights", reason)),
     }
     match &looked.checksums {
@@ -204,13 +204,19 @@ fn sandboxes(pools: &[PoolSight], nodes: &[NodeSight], findings: &mut Vec<Findin
     }
 }
 
-fn weights(weights: &[WeightSight], findings: &mut Vec<Finding>) {
+fn weights(weights: &[WeightSight], nodes: &[NodeSight], findings: &mut Vec<Finding>) {
     let (behind, abreast): (Vec<_>, Vec<_>) = weights.iter().partition(|holder| holder.lag.is_some_and(|lag| lag > 1));
     let count = format!("{} of {} are at most one version behind", abreast.len(), weights.len());
     findings.push(finding(Health::Well, "weights", count));
     for holder in behind {
         let (lag, version) = (holder.lag.unwrap_or(0), holder.version.unwrap_or(0));
-        let text = format!("it has version {version}, {lag} behind the newest: `publish` brings it there");
+        let is_of = |node: &&NodeSight| holder.holder.split('/').next() == Some(node.node.as_str());
+        let remedy = match nodes.iter().find(is_of).filter(|node| node.state != "alive") {
+            Some(node) => format!("node {} is {}; it takes the newest when it is back", node.node, node.state),
+            None if holder.state == "lost" => "it is lost, and takes the newest when it is reached again".to_owned(),
+            None => "`publish` brings it there".to_owned(),
+        };
+        let text = format!("it has version {version}, {lag} behind the newest: {remedy}");
         findings.push(finding(Health::Doubtful, format!("{} {}", holder.kind, holder.holder), text));
     }
 }
@@ -294,13 +300,11 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_found_and_what_is_well_is_said() {
-        let lagging = WeightSight {
-            kind: "engine".into(),
-            holder: "a/0".into(),
-            version: Some(1),
-            lag: Some(3),
-            state: "lost".into(),
+        let lagging = |state: &str| {
+            let (kind, holder, state) = ("engine".into(), "a/0".into(), state.into());
+            Ok(vec![WeightSight { kind, holder, version: Some(1), lag: Some(3), state }])
         };
+        let gone = with_node(|node| node.state = "dead".into());
         let unanswered = StatusSight { unanswered: vec!["trainer is not running".into()], ..StatusSight::default() };
         let failing = PoolSight { created: 0, failed: 4, ..PoolSight::default() };
         let stuck = EngineSight { trouble: Some("no such file".into()), ..engine("updating") };
@@ -333,7 +337,13 @@ mod tests {
             (Looked { engines: Ok(vec![engine("draining")]), ..healthy() }, Health::Doubtful, "it is draining"),
             (Looked { engines: Ok(vec![stuck]), ..healthy() }, Health::Doubtful, "no such file"),
             (Looked { pools: Ok(vec![failing]), ..healthy() }, Health::Ill, "4 creations failed"),
-            (Looked { weights: Ok(vec![lagging]), ..healthy() }, Health::Doubtful, "3 behind the newest"),
+            (
+                Looked { weights: lagging("serving"), ..healthy() },
+                Health::Doubtful,
+                "3 behind the newest: `publish` brings it there",
+            ),
+            (Looked { weights: lagging("lost"), ..healthy() }, Health::Doubtful, "when it is reached again"),
+            (Looked { weights: lagging("serving"), ..gone }, Health::Ill, "node a is dead; it takes the newest"),
             (Looked { status: Ok(unanswered), ..healthy() }, Health::Ill, "trainer is not running"),
             (Looked { engines: Err("engine-pool is not running".into()), ..healthy() }, Health::Ill, "engine-pool"),
         ];
