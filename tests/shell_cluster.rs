@@ -92,6 +92,7 @@ fn a_cluster_is_looked_at_drained_and_diagnosed() {
     an_engines_node_is_drained_and_the_others_go_on(&mut seen);
     the_only_node_of_its_role_is_drained_and_the_run_waits_for_it(&mut seen);
     a_node_that_dies_is_found_by_the_doctor(&mut seen);
+    what_is_held_stays_held_when_controller_and_manager_die(&mut seen);
 
     seen.steer(&["stop", "--after-step"]);
     for node in seen.0.names() {
@@ -104,6 +105,31 @@ fn a_cluster_is_looked_at_drained_and_diagnosed() {
     for what in ["drain engine-0", "undrain engine-0", "drain box", "undrain roll", "stop --after-step"] {
         assert!(steered.iter().any(|steered| steered == what), "{what} is not in {steered:?}");
     }
+}
+
+fn what_is_held_stays_held_when_controller_and_manager_die(seen: &mut Seen) {
+    for what in ["rollouts", "training"] {
+        seen.steer(&["pause", what]);
+    }
+    for node in ["lead", "roll"] {
+        seen.0.kill(node);
+        seen.0.start(node);
+    }
+    let mut last = String::new();
+    wait_until("both being held by those that came back", || {
+        let output = seen.0.ctl("eve", "trainer", &["-o", "json", "status"]);
+        last = text(&output.stdout);
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let is_held = |what: &str| status[what] == true;
+        is_held("rollouts_paused") && is_held("training_paused") && status["rollouts_running"] == 0
+    });
+    let words = "an operator holds training: `resume training` lets it go on";
+    assert!(seen.0.said("lead").contains(words), "{}", seen.0.said("lead"));
+    let step = seen.step();
+    seen.steer(&["resume", "rollouts"]);
+    seen.steer(&["resume", "training"]);
+    seen.0.wait_for_step(step + 2);
+    println!("held at step {step}, {last}");
 }
 
 fn every_node_and_every_actor_is_seen(seen: &Seen) {

@@ -168,6 +168,10 @@ async fn furnish(
         }
     }
     let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
+    for what in database.held()? {
+        database.hold(what, false)?;
+        talk(&format!("{} was held by an operator, and goes on: a run in one process has no shell", what.name()));
+    }
     let provider = LocalProvider::new(config.sandbox.local.clone(), directory.path().join("sandboxes"))?;
     let swept = provider.sweep().await?;
     if !swept.removed.is_empty() {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineState, FinishReason};
 use crate::rollout::{FinishedGroup, RolloutState};
+use crate::steer::Held;
 use crate::{BatchId, EngineId, LeaseId, RolloutId, RunId, Step, TaskId, WeightVersion};
 
 /// Messages to the Conductor.
@@ -14,8 +15,9 @@ pub enum ConductorMessage {
     GroupFinished(Box<FinishedGroup>),
     /// From the shell or a signal: end the run. Repeatable; `Now` overrides `AfterStep`.
     Stop(StopMode),
-    /// From the shell: hold training (rollouts go on), or let it go on.
-    SetTrainingPaused(bool),
+    /// From the shell: hold this, or let it go on; holds also when the Conductor or the RolloutManager is started again.
+    /// Answers when that is written down and done, or why it cannot be. Repeatable.
+    Hold(Held, bool, Reply<Result<(), String>>),
     /// From the shell: bring the present weights to the engines again, as soon as nothing generates. Repeatable.
     Republish,
     /// From the shell: a [hot key](crate::setting::HOT_KEYS) of `run` has this value from now on, until the Conductor is

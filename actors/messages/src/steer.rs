@@ -485,7 +485,7 @@ pub enum Steer {
 }
 
 /// What can be held.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
     /// The admission of rollouts.
@@ -494,16 +494,22 @@ pub enum Held {
     Training,
 }
 
+impl Held {
+    /// Its name, as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rollouts => "rollouts",
+            Self::Training => "training",
+        }
+    }
+}
+
 impl std::fmt::Display for Steer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Hold { what, held } => {
                 let verb = if *held { "pause" } else { "resume" };
-                let what = match what {
-                    Held::Rollouts => "rollouts",
-                    Held::Training => "training",
-                };
-                write!(formatter, "{verb} {what}")
+                write!(formatter, "{verb} {}", what.name())
             }
             Self::Drain { what, drained: true } => write!(formatter, "drain {what}"),
             Self::Drain { what, drained: false } => write!(formatter, "undrain {what}"),

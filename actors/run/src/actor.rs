@@ -139,7 +139,7 @@ impl Actor for Conductor {
         let handled = match input {
             ConductorInput::Message(ConductorMessage::GroupFinished(group)) => state.on_group(*group),
             ConductorInput::Message(ConductorMessage::Stop(mode)) => state.on_stop(mode),
-            ConductorInput::Message(ConductorMessage::SetTrainingPaused(paused)) => state.on_pause(paused),
+            ConductorInput::Message(ConductorMessage::Hold(what, held, reply)) => state.on_hold(what, held, reply),
             ConductorInput::Message(ConductorMessage::Republish) => state.on_republish(),
             ConductorInput::Message(ConductorMessage::Set(key, value, reply)) => {
                 reply.send(state.set(&key, value));

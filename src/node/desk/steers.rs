@@ -52,19 +52,17 @@ impl Desk {
 
     async fn carry_out(&self, steer: Steer) -> Result<String, DeskRefusal> {
         match steer {
-            Steer::Hold { what: Held::Rollouts, held } => {
-                self.tell_manager(RolloutManagerMessage::SetPaused(held))?;
-                Ok(match held {
-                    true => "no rollout is admitted any more; those that run go on".to_owned(),
-                    false => "rollouts are admitted again".to_owned(),
-                })
-            }
-            Steer::Hold { what: Held::Training, held } => {
-                self.tell_conductor(ConductorMessage::SetTrainingPaused(held))?;
-                Ok(match held {
-                    true => "no optimizer step begins any more; one under way is finished".to_owned(),
-                    false => "training goes on".to_owned(),
-                })
+            Steer::Hold { what, held } => {
+                let conductor = service::CONDUCTOR.anywhere(&self.cluster);
+                let hold = |reply| ConductorMessage::Hold(what, held, reply);
+                self.part(conductor, hold).await.map_err(cannot)?.map_err(cannot)?;
+                let done = match (what, held) {
+                    (Held::Rollouts, true) => "no rollout is admitted any more; those that run go on",
+                    (Held::Rollouts, false) => "rollouts are admitted again",
+                    (Held::Training, true) => "no optimizer step begins any more; one under way is finished",
+                    (Held::Training, false) => "training goes on",
+                };
+                Ok(done.to_owned())
             }
             Steer::Drain { what, drained } => self.drain(&what, drained).await,
             Steer::AddEngine(spec) => self.add_engine(spec).await,
@@ -97,11 +95,6 @@ impl Desk {
     fn tell_conductor(&self, message: ConductorMessage) -> Result<(), DeskRefusal> {
         let told = service::CONDUCTOR.anywhere(&self.cluster).cast(message);
         told.map_err(|gone| cannot(format!("{gone}: has the run begun, and does it still run? See `status`")))
-    }
-
-    fn tell_manager(&self, message: RolloutManagerMessage) -> Result<(), DeskRefusal> {
-        let told = service::ROLLOUT_MANAGER.anywhere(&self.cluster).cast(message);
-        told.map_err(|gone| cannot(format!("{gone}: is a node with the role rollout up? See `nodes`")))
     }
 
     /// An engine of this name, or else a node.

@@ -1,6 +1,7 @@
 //! What the Conductor knows, and what it does on each input: note the fact, then start what the schedule says.
 
 mod finish;
+mod hold;
 mod settings;
 mod start;
 
@@ -59,6 +60,8 @@ pub struct ConductorState {
     asserted_ms: u64,
     /// Whether somebody rolled out at the last look.
     rollouts_there: bool,
+    /// Whether a person holds the admission of rollouts.
+    rollouts_held: bool,
     phase: String,
     /// Who is told of finished steps, by name.
     subscribers: BTreeMap<String, Address<StepFinished>>,
@@ -96,6 +99,7 @@ impl ConductorState {
             progress_ms: now_ms,
             asserted_ms: now_ms,
             rollouts_there: true,
+            rollouts_held: false,
             phase: String::new(),
             subscribers: BTreeMap::new(),
             ended: false,
@@ -103,6 +107,7 @@ impl ConductorState {
             arguments,
         };
         state.go_on_from(point)?;
+        state.keep_holding()?;
         Ok(state)
     }
 
@@ -413,11 +418,6 @@ impl ConductorState {
         self.drive()
     }
 
-    pub(crate) fn on_pause(&mut self, paused: bool) -> Result<(), RunError> {
-        self.facts.training_paused = paused;
-        self.drive()
-    }
-
     /// The engines count as not having the present weights, so that the schedule publishes them next.
     pub(crate) fn on_republish(&mut self) -> Result<(), RunError> {
         self.facts.serving = None;
@@ -428,7 +428,7 @@ impl ConductorState {
         let now_ms = self.arguments.seam.clock.elapsed_ms();
         let running: Vec<BatchId> = self.running().collect();
         let silence_ms = now_ms.saturating_sub(self.progress_ms);
-        if !running.is_empty() && silence_ms > self.arguments.config.batch_silence_ms {
+        if !running.is_empty() && !self.rollouts_held && silence_ms > self.arguments.config.batch_silence_ms {
             let names: Vec<String> = running.iter().map(|batch| name_of(*batch)).collect();
             let reason = format!("no group of {} finished for {} s", names.join(", "), silence_ms / 1_000);
             return Err(RunError::Part { part: "rollouts".to_owned(), reason });

@@ -112,6 +112,7 @@ impl ConductorState {
         if batch.purpose == Purpose::Train {
             self.positions.insert(batch.number, (request.first_position, next_position));
         }
+        self.tell_whether_held();
         let rollouts = self.arguments.parts.rollouts.clone();
         let ask = async move {
             put(&rollouts, START_BATCH_WAIT_MS, |reply| RolloutManagerMessage::StartBatch(request, reply)).await

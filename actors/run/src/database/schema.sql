@@ -117,3 +117,8 @@ CREATE TABLE IF NOT EXISTS events (
     event          TEXT NOT NULL,
     body           TEXT NOT NULL
 );
+-- What an operator holds: rollouts, training.
+CREATE TABLE IF NOT EXISTS held (
+    what           TEXT PRIMARY KEY,
+    since_ms       INTEGER NOT NULL
+);

@@ -1,0 +1,47 @@
+//! What a person holds: it stays held whoever is started again, until a person lets it go.
+
+use greenroom_core::Reply;
+use greenroom_messages::rollout::RolloutManagerMessage;
+use greenroom_messages::steer::Held;
+
+use super::ConductorState;
+use crate::RunError;
+
+impl ConductorState {
+    /// Holds something or lets it go: written down first, then done.
+    pub(crate) fn on_hold(&mut self, what: Held, held: bool, reply: Reply<Result<(), String>>) -> Result<(), RunError> {
+        if let Err(error) = self.arguments.database.hold(what, held) {
+            reply.send(Err(format!("{}: {error}", error.code())));
+            return Ok(());
+        }
+        self.apply(what, held);
+        if what == Held::Rollouts {
+            self.progress_ms = self.arguments.seam.clock.elapsed_ms();
+            self.tell_whether_held();
+        }
+        reply.send(Ok(()));
+        self.drive()
+    }
+
+    /// Takes over what was held before this process began.
+    pub(super) fn keep_holding(&mut self) -> Result<(), RunError> {
+        for what in self.arguments.database.held()? {
+            self.apply(what, true);
+            let what = what.name();
+            (self.arguments.talk)(&format!("an operator holds {what}: `resume {what}` lets it go on"));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, what: Held, held: bool) {
+        match what {
+            Held::Rollouts => self.rollouts_held = held,
+            Held::Training => self.facts.training_paused = held,
+        }
+    }
+
+    /// Tells the RolloutManager, which forgets it with its process. One that is not there is told with its next batch.
+    pub(super) fn tell_whether_held(&self) {
+        let _ = self.arguments.parts.rollouts.cast(RolloutManagerMessage::SetPaused(self.rollouts_held));
+    }
+}

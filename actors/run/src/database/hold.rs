@@ -1,0 +1,58 @@
+//! What a person holds of the run.
+
+use greenroom_messages::steer::Held;
+use rusqlite::params;
+
+use super::Database;
+use crate::RunError;
+
+impl Database {
+    /// Notes that something is held, or is not any more.
+    pub fn hold(&self, what: Held, held: bool) -> Result<(), RunError> {
+        let now_ms = self.clock.now_ms();
+        self.write(|transaction| {
+            if held {
+                let insert = "INSERT OR IGNORE INTO held (what, since_ms) VALUES (?1, ?2)";
+                transaction.execute(insert, params![what.name(), now_ms])?;
+            } else {
+                transaction.execute("DELETE FROM held WHERE what = ?1", params![what.name()])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// What is held.
+    pub fn held(&self) -> Result<Vec<Held>, RunError> {
+        self.read(|transaction| {
+            let mut held = Vec::new();
+            for what in [Held::Rollouts, Held::Training] {
+                if transaction.prepare("SELECT 1 FROM held WHERE what = ?1")?.exists([what.name()])? {
+                    held.push(what);
+                }
+            }
+            Ok(held)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use greenroom_core::Clock;
+    use greenroom_messages::RunId;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_known_to_the_next_process_until_it_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Database::open(&dir.path().join("run.db"), &RunId::new("r"), 0, "", Clock::system()).unwrap();
+        let first = open();
+        assert_eq!(first.held().unwrap(), []);
+        first.hold(Held::Training, true).unwrap();
+        first.hold(Held::Rollouts, true).unwrap();
+        first.hold(Held::Rollouts, true).unwrap();
+        assert_eq!(open().held().unwrap(), [Held::Rollouts, Held::Training]);
+        first.hold(Held::Rollouts, false).unwrap();
+        assert_eq!(open().held().unwrap(), [Held::Training]);
+    }
+}
