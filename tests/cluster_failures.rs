@@ -341,6 +341,28 @@ fn a_node_that_comes_back_when_the_run_is_over_ends_as_the_run_did() {
     assert!(cluster.said("lead").contains("the run test is complete"), "{}", cluster.said("lead"));
 }
 
+/// Nodes that waited for a controller which comes back with other settings do not go on with theirs.
+#[test]
+fn a_controller_that_comes_back_with_other_settings_refuses_who_waited() {
+    let (steps, more) = (8, 10);
+    let mut cluster = running(steps, QUICK);
+    cluster.kill("lead");
+    let settings = std::fs::read_to_string(cluster.over()).unwrap();
+    let others = settings.replace(&format!("steps = {steps}"), &format!("steps = {more}"));
+    assert_ne!(settings, others);
+    std::fs::write(cluster.over(), others).unwrap();
+    cluster.start("lead");
+    let waited: Vec<_> = cluster.names().into_iter().filter(|node| *node != "lead").collect();
+    for node in &waited {
+        assert_eq!(cluster.ended(node).code(), Some(1), "{node}: {}", cluster.said(node));
+        let said = cluster.said(node);
+        let words = format!("the controller's settings say steps = {more}, this node's steps = {steps}");
+        assert!(said.contains("GR0923") && said.contains(&words), "{node}: {said}");
+    }
+    waited.into_iter().for_each(|node| cluster.start(node));
+    finish(cluster, more);
+}
+
 /// A role can be made primary: the run is stopped for all when the last node that plays it leaves, not when one dies.
 #[test]
 fn the_last_primary_node_that_leaves_ends_the_run_for_all() {

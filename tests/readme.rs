@@ -77,8 +77,8 @@ fn the_nodes_file_shown_loads_with_every_key_and_says_the_defaults() {
     known.retain(|key| !["cluster.cluster", "dataplane.destinations"].contains(&key.as_str()));
     assert_eq!(written, known, "the README shows every key of a node's file, and no other");
     assert_eq!(
-        (whole.gang_wait_s, whole.drain_s, whole.run_directory()),
-        (short.gang_wait_s, short.drain_s, short.run_directory())
+        (whole.gang_wait_s, whole.drain_s, whole.actor_threads, whole.run_directory()),
+        (short.gang_wait_s, short.drain_s, short.actor_threads, short.run_directory())
     );
     assert_eq!((&whole.primary_roles, whole.termination_delay_s), (&short.primary_roles, short.termination_delay_s));
     assert_eq!(whole.dataplane.transfer, short.dataplane.transfer);

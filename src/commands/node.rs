@@ -26,8 +26,7 @@ pub(super) fn run(arguments: cli::NodeCommand, log_file: &LogFile) -> anyhow::Re
         settings: arguments.set.clone(),
     };
     let config = config::load_for_run(&layers)?.config;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
+    let runtime = greenroom::core::runtime(node.actor_threads).context("the runtime cannot start")?;
     let lies = node.run_directory();
     let go_on = match arguments.parent {
         // who started the node says how

@@ -2,7 +2,8 @@
 //!
 //! Messages that are too large for the cluster's control channel lie in the store's memory until their receiver has them.
 //! Payloads of weights lie in the store's directory: those that this node publishes for as long as they are published, of
-//! those that it fetches the newest ones, so that other receivers get them from here. On failure: what an earlier process
+//! those that it fetches the newest ones, so that other receivers get them from here. All of it runs on threads of its own: to
+//! encrypt a payload takes as long as thousands of messages. On failure: what an earlier process
 //! left is gone on with, and removed as newer ones come.
 
 mod shelf;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::Context;
 use async_trait::async_trait;
 use greenroom_cluster::{BulkPlane, Cluster};
-use greenroom_core::{Deadline, spawn_blocking_named};
+use greenroom_core::{Deadline, Threads, in_place, spawn_blocking_named};
 use greenroom_dataplane::{
     Client, DataplaneError, FetchOptions, FetchReport, ObjectId, PeerAddress, Server, Store, StoreConfig,
 };
@@ -72,9 +73,14 @@ impl DataPlane {
         let store = Store::open(dir, stored)?;
         let (shelf, lapsed) = Shelf::with(store.take_stock()?);
         lapsed.into_iter().try_for_each(|object| store.remove(object))?;
-        let transfer = &place.settings.transfer;
-        let server = Server::start(identity, &store, place.bind()?, transfer).await?;
-        let client = Client::new(identity, transfer)?;
+        let threads = Threads::start("data plane").context("its threads")?;
+        let (identity, transfer) = (identity.clone(), place.settings.transfer.clone());
+        let client = Client::on(&threads, &identity, &transfer)?;
+        let server = {
+            let (identity, store, listen) = (identity.clone(), store.clone(), place.bind()?);
+            let started = async move { Server::start(&identity, &store, listen, &transfer).await };
+            threads.run("dataplane server", started).await.context("its server panicked; see the log")??
+        };
         let address = place.advertised(server.local_addr());
         let holder = BulkHolder { node: identity.party().name.clone(), address };
         Ok(Self { store, server, client, holder, shelf: Mutex::new(shelf), is_up })
@@ -84,13 +90,15 @@ impl DataPlane {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes objects that nobody needs any more; blocking.
+    /// Removes objects that nobody needs any more.
     fn remove(&self, objects: impl IntoIterator<Item = ObjectId>) {
-        for object in objects {
-            if let Err(error) = self.store.remove(object) {
-                tracing::warn!(%error, "an object that nobody needs any more is not removed");
+        in_place(|| {
+            for object in objects {
+                if let Err(error) = self.store.remove(object) {
+                    tracing::warn!(%error, "an object that nobody needs any more is not removed");
+                }
             }
-        }
+        });
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use greenroom_cluster::ClusterConfig;
+use greenroom_core::ACTOR_THREADS;
 use greenroom_dataplane::DataplaneConfig;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,9 @@ use crate::up::check_name;
 
 /// The longest that anything may be waited for, in seconds: a year.
 const LONGEST_S: u64 = 365 * 24 * 3600;
+
+/// The most that they may share.
+const MOST_ACTOR_THREADS: usize = 1024;
 
 /// The roles that a node may play in a run.
 pub const ROLES: [&str; 5] = ["controller", "rollout", "engine", "trainer", "sandbox"];
@@ -52,12 +56,20 @@ pub struct NodeConfig {
     /// them at once.
     #[serde(default = "default_termination_delay_s")]
     pub termination_delay_s: u64,
+    /// How many threads the node's actors share. One is the quickest: what takes long is done on others. More help a node
+    /// that says that its actors are held up (GR0929).
+    #[serde(default = "default_actor_threads")]
+    pub actor_threads: usize,
     /// How long a node that is told to leave lets what is under way end, in seconds.
     #[serde(default = "default_drain_s")]
     pub drain_s: u64,
     /// Engines that run on this host already, by name; without any, the run's embedded ones are started here.
     #[serde(default)]
     pub engines: BTreeMap<String, ExternalEngine>,
+}
+
+fn default_actor_threads() -> usize {
+    ACTOR_THREADS
 }
 
 fn default_drain_s() -> u64 {
@@ -162,6 +174,10 @@ impl NodeConfig {
         for (key, value, least) in waits.into_iter().filter(|(_, value, least)| !(*least..=LONGEST_S).contains(value)) {
             problems.push(format!("{key} is {value}, and must be {least} to {LONGEST_S} (a year)"));
         }
+        if !(1..=MOST_ACTOR_THREADS).contains(&self.actor_threads) {
+            let given = self.actor_threads;
+            problems.push(format!("actor_threads is {given}, and must be 1 to {MOST_ACTOR_THREADS}"));
+        }
         // the name of the cluster is that of the run, which is judged above
         let cluster = ClusterConfig { cluster: "run".to_owned(), ..self.cluster.clone() };
         problems.extend(cluster.problems().into_iter().map(|problem| format!("cluster.{problem}")));
@@ -248,6 +264,7 @@ mod tests {
             ("gang_wait_s = 0", "", "", "gang_wait_s is 0"),
             ("drain_s = 9223372036854775807", "", "", "drain_s is 9223372036854775807"),
             ("termination_delay_s = 31536001", "", "", "termination_delay_s is 31536001"),
+            ("actor_threads = 0", "", "", "actor_threads is 0, and must be 1 to 1024"),
             ("", "dead_ms = 9000000000000000000", "", "cluster.dead_ms: 9000000000000000000 is more than"),
             ("", "handshake_ms = 9000000000000000000", "", "cluster.handshake_ms: "),
             ("", "seeds = []", "", "cluster.seeds must name a node to dial"),

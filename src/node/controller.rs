@@ -35,6 +35,8 @@ pub(super) struct Ledger {
     pub(super) database: Database,
     pub(super) blocks: Arc<LeaseBlocks>,
     pub(super) last_word: LastWord,
+    /// The nodes that have told this process their settings, which are the controller's.
+    pub(super) admitted: watch::Sender<BTreeSet<String>>,
 }
 
 impl Ledger {
@@ -51,7 +53,12 @@ impl Ledger {
         let database = Database::open(&directory.database(), run, config.seed, &text, seam.clock)?;
         let first_lease = first_lease(&database, seam.clock.now_ms())?;
         let blocks = Arc::new(LeaseBlocks::new(database.clone(), first_lease));
-        Ok(Self { directory, database, blocks, last_word: LastWord::default() })
+        Ok(Self { directory, database, blocks, last_word: LastWord::default(), admitted: watch::Sender::default() })
+    }
+
+    /// Counts a node to the gang, or does so no more.
+    pub(super) fn admit(&self, node: &str, is_admitted: bool) {
+        admit(&self.admitted, node, is_admitted);
     }
 
     /// The summary of a run that has nothing left to do with these settings.
@@ -66,17 +73,38 @@ impl Ledger {
 /// Where nodes enlist.
 pub(super) fn enlistment(run: RunId, settings: String, ledger: &Ledger) -> Address<ControllerMessage> {
     let (blocks, last_word) = (ledger.blocks.clone(), ledger.last_word.clone());
+    let admitted = ledger.admitted.clone();
     Address::of_function("controller", move |message| {
-        let ControllerMessage::Enlist(enlist, reply) = message;
-        let answer = match (first_difference(&settings, &enlist.settings), last_word.to(&enlist)) {
-            (Some(difference), _) => Err(NotEnlisted::Refused(difference)),
-            (None, Some(over)) => Err(NotEnlisted::Over(over)),
-            (None, None) => Ok(Enlisted { run: run.clone(), first_lease: blocks.give(&enlist.node) }),
+        let fits = |enlist: &Enlist| {
+            let fits = match (first_difference(&settings, &enlist.settings), last_word.to(enlist)) {
+                (Some(difference), _) => Err(NotEnlisted::Refused(difference)),
+                (None, Some(over)) => Err(NotEnlisted::Over(over)),
+                (None, None) => Ok(()),
+            };
+            admit(&admitted, &enlist.node, fits.is_ok());
+            fits
         };
-        log_enlist(&enlist, &answer);
-        reply.send(answer);
+        match message {
+            ControllerMessage::Enlist(enlist, reply) => {
+                let answer = fits(&enlist);
+                log_answer(&enlist, "has enlisted", &answer);
+                reply.send(answer.map(|()| Enlisted { run: run.clone(), first_lease: blocks.give(&enlist.node) }));
+            }
+            ControllerMessage::Confirm(enlist, reply) => {
+                let answer = fits(&enlist);
+                log_answer(&enlist, "plays its roles", &answer);
+                reply.send(answer);
+            }
+        }
         Ok(())
     })
+}
+
+fn admit(admitted: &watch::Sender<BTreeSet<String>>, node: &str, is_admitted: bool) {
+    admitted.send_if_modified(|nodes| match is_admitted {
+        true => nodes.insert(node.to_owned()),
+        false => nodes.remove(node),
+    });
 }
 
 /// Opens the desk at which people look at the run and steer it; it answers before the gang is complete.
@@ -92,10 +120,10 @@ pub(super) fn open_desk(ledger: &Ledger, cluster: &Cluster, node: &NodeConfig, c
     });
 }
 
-fn log_enlist(enlist: &Enlist, answer: &Result<Enlisted, NotEnlisted>) {
+fn log_answer(enlist: &Enlist, what: &str, answer: &Result<(), NotEnlisted>) {
     let (node, roles) = (&enlist.node, enlist.roles.join(", "));
     match answer {
-        Ok(_) => tracing::info!(node, roles, "a node has enlisted"),
+        Ok(()) => tracing::info!(node, roles, "a node {what}"),
         Err(NotEnlisted::Refused(reason)) => tracing::warn!(node, roles, reason, "a node was refused"),
         Err(NotEnlisted::Over(over)) => tracing::info!(node, roles, over.outcome, "a node came after the run's end"),
     }

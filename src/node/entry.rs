@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::controller::{self, Ledger};
+use super::pulse::Pulse;
 use super::rivals::{self, chief};
 use super::site::Site;
 use super::staff::Staff;
@@ -54,6 +55,7 @@ impl Entry {
         let (enlisted, controller) = match &ledger {
             Some(ledger) => {
                 rivals::look_around(&cluster, &node).await?;
+                ledger.admit(&node.cluster.node, true);
                 let own = Enlisted { run: run.clone(), first_lease: ledger.blocks.give(&node.cluster.node) };
                 let desk = controller::enlistment(run.clone(), settings.clone(), ledger);
                 service::CONTROLLER.at(&desk, &cluster);
@@ -73,7 +75,9 @@ impl Entry {
         let common = Common { config, run: enlisted.run, seam, journal };
         let data_plane = bulk::of_node(&node, identity.as_ref(), &cluster).await?;
         let first_lease = enlisted.first_lease;
-        let site = Site { node, cluster, common, controller, data_plane, talk, staff, first_lease };
+        let patience = Duration::from_millis(node.cluster.heartbeat_ms);
+        let pulse = Pulse::watch(patience, talk.clone()).context("GR0925: no thread for this node's pulse")?;
+        let site = Site { node, cluster, common, controller, data_plane, _pulse: pulse, talk, staff, first_lease };
         if let Some(ledger) = &ledger
             && let Some(summary) = ledger.completed(site.config())?
         {
@@ -86,9 +90,7 @@ impl Entry {
 /// Writes down the address at which this node listens, for whoever started it with port 0.
 fn write_address(state_dir: &std::path::Path, cluster: &Cluster) -> anyhow::Result<()> {
     let (place, part) = (state_dir.join(ADDRESS_FILE), state_dir.join(format!("{ADDRESS_FILE}.part")));
-    let written = std::fs::create_dir_all(state_dir)
-        .and_then(|()| std::fs::write(&part, cluster.me().address))
-        .and_then(|()| std::fs::rename(&part, &place));
+    let written = std::fs::write(&part, cluster.me().address).and_then(|()| std::fs::rename(&part, &place));
     written.with_context(|| place.display().to_string())
 }
 
@@ -211,8 +213,8 @@ pub(super) fn seen(cluster: &Cluster, answer: Option<&str>) -> String {
     seen.join("; ")
 }
 
-/// Waits until enough nodes of every role are there, and says which are missing.
-pub(super) async fn await_gang(site: &Site) -> anyhow::Result<()> {
+/// Waits until enough nodes of every role are there and known to have the same settings, and says which are missing.
+pub(super) async fn await_gang(site: &Site, ledger: &Ledger) -> anyhow::Result<()> {
     let waited_s = site.node.gang_wait_s;
     let talk = site.talk.clone();
     let progress = move |missing: &[greenroom_cluster::Missing]| {
@@ -224,7 +226,7 @@ pub(super) async fn await_gang(site: &Site) -> anyhow::Result<()> {
     let gang = tokio::select! {
         biased;
         error = rivals::gives_way(&site.cluster, &site.talk) => return Err(error.into()),
-        gang = site.cluster.gang(&required, deadline, progress) => gang,
+        gang = site.cluster.gang(&required, Some(ledger.admitted.subscribe()), deadline, progress) => gang,
     };
     gang.map_err(|error| NodeError::Gang { waited_s, missing: error.to_string() }.into())
 }

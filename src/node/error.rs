@@ -139,4 +139,9 @@ pub const NODE_ERRORS: &[ErrorPage] = &[
         cause: "the directory of a node's own cannot be made or written, or another process works in it",
         remedy: "give every node a state_dir of its own, in a place where it may write; end the other process if it is an earlier start of this node",
     },
+    ErrorPage {
+        code: "GR0929",
+        cause: "the threads of a node's actors did not get to what waited for them: the machine is overloaded or was stopped, or something blocks them",
+        remedy: "others hold a node for dead when it is silent for cluster.dead_ms: give it more processors, or raise its actor_threads where they are busy (top -H shows threads named `actors`)",
+    },
 ];

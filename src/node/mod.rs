@@ -9,6 +9,7 @@ mod blocks;
 mod builder;
 mod bulk;
 mod config;
+mod confirm;
 mod controller;
 mod desk;
 mod drain;
@@ -20,6 +21,7 @@ mod farewell;
 mod gang;
 mod load;
 mod outbox;
+mod pulse;
 mod rivals;
 mod roles;
 mod service;
@@ -40,7 +42,7 @@ use greenroom_engine::EngineHostInput;
 use greenroom_identity::Identity;
 use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::node::RunOver;
+use greenroom_messages::node::{NotEnlisted, RunOver};
 use greenroom_messages::run::{ConductorMessage, JournalMessage, StopMode};
 use greenroom_run::{RunEnd, RunSummary};
 use ractor::{Actor, ActorRef};
@@ -55,6 +57,7 @@ use crate::config::Config;
 use crate::down::{self, LAST_WORDS_MS};
 use crate::parts;
 use crate::up::{Talk, model};
+use confirm::Confirmation;
 use controller::{Controller, Ledger};
 pub(crate) use desk::DESK;
 use drain::Drain;
@@ -213,7 +216,7 @@ impl Node {
         let mut controller = None;
         if let Some(ledger) = &ledger {
             let mut made = controller::controller(&site, ledger, &model_dir)?;
-            await_gang(&site).await?;
+            await_gang(&site, ledger).await?;
             // the Conductor comes last: it finds everybody there
             children.append(&mut made.children);
             controller = Some(made);
@@ -354,7 +357,7 @@ impl Node {
     /// The others' wait: for the controller's word.
     async fn follow(&mut self, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
         let patience = Duration::from_secs(self.site.node.gang_wait_s);
-        let controller = service::CONTROLLER.of(&self.site.controller, &self.site.cluster);
+        let mut confirmation = Confirmation::of(&self.site, &self.settings);
         let mut last_seen = Instant::now();
         let mut was_there = true;
         loop {
@@ -371,8 +374,13 @@ impl Node {
                     None => return NodeEnd::Left,
                 },
                 Some(mode) = leave.recv() => return self.depart(mode, leave).await,
+                refusal = confirmation.refused() => return match refusal {
+                    NotEnlisted::Refused(reason) => NodeEnd::Failed(NodeError::Refused { reason }),
+                    NotEnlisted::Over(over) => self.finish(over, 0, leave).await,
+                },
                 () = tokio::time::sleep(ENLIST_PAUSE) => {
-                    let is_there = controller.is_bound();
+                    confirmation.look(&self.site);
+                    let is_there = confirmation.can_be_asked();
                     if is_there != was_there {
                         let text = if is_there { "the controller is back" } else { "the controller is gone: this node waits for it" };
                         (self.site.talk)(text);

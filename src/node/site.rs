@@ -9,6 +9,7 @@ use greenroom_core::Seam;
 
 use super::NodeConfig;
 use super::bulk::DataPlane;
+use super::pulse::Pulse;
 use super::staff::Staff;
 use crate::config::Config;
 use crate::parts::Common;
@@ -23,6 +24,8 @@ pub(super) struct Site {
     pub(super) controller: String,
     /// For what is too large for messages; nodes with a certificate have one.
     pub(super) data_plane: Option<Arc<DataPlane>>,
+    /// Tells when this node's actors are held up.
+    pub(super) _pulse: Pulse,
     pub(super) talk: Talk,
     /// What runs here, for who looks and steers.
     pub(super) staff: Staff,

@@ -9,6 +9,7 @@ use greenroom_identity::{CertificateRole, Identity};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::bulk::plane::{BulkPlane, SERVICE};
 use crate::gang::GangWatch;
@@ -161,14 +162,15 @@ impl Cluster {
         lines.iter().find(|line| line.node() == node).map_or((0, 0, 0), |line| line.waiting())
     }
 
-    /// Waits until enough nodes play each of the required roles, this node included. `progress` hears what is missing and
-    /// for how long whenever that changes, and every few seconds.
+    /// Waits until enough nodes play each of the required roles, this node included; only those with these names, if
+    /// `admitted` is given. `progress` hears what is missing and for how long whenever that changes, and every few seconds.
     ///
     /// # Errors
     /// [`GangError`] when the gang is not complete by `deadline`, or this node leaves or is fenced meanwhile.
     pub async fn gang(
         &self,
         required: &[(String, usize)],
+        mut admitted: Option<watch::Receiver<BTreeSet<String>>>,
         deadline: Deadline,
         mut progress: impl FnMut(&[Missing]) + Send,
     ) -> Result<(), GangError> {
@@ -176,7 +178,12 @@ impl Cluster {
         let mut watch = GangWatch::new(required);
         loop {
             view.borrow_and_update();
-            let missing = watch.missing(&self.members(), self.hub.moment().elapsed_ms);
+            let mut members = self.members();
+            if let Some(admitted) = &mut admitted {
+                let admitted = admitted.borrow_and_update();
+                members.retain(|member| admitted.contains(&member.name));
+            }
+            let missing = watch.missing(&members, self.hub.moment().elapsed_ms);
             if missing.is_empty() {
                 return Ok(());
             }
@@ -187,6 +194,7 @@ impl Cluster {
             tokio::select! {
                 // the sender lives as long as the hub
                 _ = view.changed() => {}
+                () = change_of(&mut admitted) => {}
                 () = self.hub.stop.cancelled() => {}
                 () = tokio::time::sleep(PROGRESS.min(deadline.remaining())) => {}
             }
@@ -232,4 +240,14 @@ fn check_certificate(config: &ClusterConfig, identity: &Identity) -> Result<(), 
     };
     let node = &config.node;
     Err(ClusterError::Certificate { reason: format!("{party} for node {node} {roles:?}: {misfit}") })
+}
+
+/// Waits until other nodes are admitted; for ever where all are.
+async fn change_of(admitted: &mut Option<watch::Receiver<BTreeSet<String>>>) {
+    if let Some(admitted) = admitted
+        && admitted.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }

@@ -11,6 +11,9 @@ use crate::steer::ActorSight;
 pub enum ControllerMessage {
     /// From a node that is about to start its roles: is it right here, and what must it know? Repeatable.
     Enlist(Enlist, Reply<Result<Enlisted, NotEnlisted>>),
+    /// From a node that plays its roles, once to each start of the controller, which may have other settings than the one that
+    /// enlisted it: is it still right here? Repeatable.
+    Confirm(Enlist, Reply<Result<(), NotEnlisted>>),
 }
 
 greenroom_core::local_message!(ControllerMessage);

@@ -306,7 +306,7 @@ impl Node {
             Command::Gang { roles, deadline_ms } => {
                 let mut told = Vec::new();
                 let deadline = Deadline::after_ms(deadline_ms);
-                let gang = self.cluster.gang(&roles, deadline, |missing| told.push(missing.to_vec())).await;
+                let gang = self.cluster.gang(&roles, None, deadline, |missing| told.push(missing.to_vec())).await;
                 json!({ "error": gang.err().map(|error| error.to_string()), "told": told })
             }
             Command::Rpc { node, for_ms } => self.round_trips(&node, for_ms).await,
