@@ -126,6 +126,11 @@ fn what_is_held_stays_held_when_controller_and_manager_die(seen: &mut Seen) {
     let words = "an operator holds training: `resume training` lets it go on";
     assert!(seen.0.said("lead").contains(words), "{}", seen.0.said("lead"));
     let step = seen.step();
+    // longer on hold than the run may be silent; it looks every second
+    seen.steer(&["set", "run.batch_silence_ms", "1s"]);
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    assert_eq!(seen.json(&["status"])["rollouts_paused"], true, "the run goes on, and stays held");
+    seen.steer(&["set", "run.batch_silence_ms", "4h"]);
     seen.steer(&["resume", "rollouts"]);
     seen.steer(&["resume", "training"]);
     seen.0.wait_for_step(step + 2);

@@ -2,8 +2,8 @@
 //!
 //! Messages that are too large for the cluster's control channel lie in the store's memory until their receiver has them.
 //! Payloads of weights lie in the store's directory: those that this node publishes for as long as they are published, of
-//! those that it fetches the newest ones, so that other receivers get them from here. All of it runs on threads of its own: to
-//! encrypt a payload takes as long as thousands of messages. On failure: what an earlier process
+//! those that it fetches the newest ones, so that other receivers get them from here. What is fetched and
+//! served runs on threads of its own: to encrypt a payload takes as long as thousands of messages. On failure: what an earlier process
 //! left is gone on with, and removed as newer ones come.
 
 mod shelf;

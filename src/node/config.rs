@@ -56,8 +56,8 @@ pub struct NodeConfig {
     /// them at once.
     #[serde(default = "default_termination_delay_s")]
     pub termination_delay_s: u64,
-    /// How many threads the node's actors share. One is the quickest: what takes long is done on others. More help a node
-    /// that says that its actors are held up (GR0929).
+    /// How many threads the node's actors share, in a process that is this node alone. One is the quickest: what takes long is
+    /// done on others. An application's own runtime has as many as it was given.
     #[serde(default = "default_actor_threads")]
     pub actor_threads: usize,
     /// How long a node that is told to leave lets what is under way end, in seconds.

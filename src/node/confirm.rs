@@ -1,8 +1,8 @@
 //! Whether this node is still right: a controller that was started again may have other settings than those with which the
 //! node enlisted, and none of the two would notice.
 //!
-//! Every start of the controller is asked once; its gang counts those that have asked. On failure: asked again, as long as
-//! it is there.
+//! Every start of the controller is asked, once a node plays its roles; its gang counts the nodes that it has found right. On
+//! failure: asked again, as long as it is there.
 
 use futures::future::{BoxFuture, FutureExt};
 use greenroom_core::{Address, AskError, Deadline, ask};
@@ -52,15 +52,16 @@ impl Confirmation {
         }
     }
 
-    /// Waits until the controller says that this node is not right, or has nothing to do. Cancelling the wait loses nothing.
-    pub(super) async fn refused(&mut self) -> NotEnlisted {
+    /// Waits until the controller says that this node is not right, and gives the reason. Cancelling the wait loses nothing.
+    pub(super) async fn refused(&mut self) -> String {
         loop {
             let Some((start, asking)) = &mut self.asking else { return std::future::pending().await };
             let (start, answer) = (*start, asking.await);
             self.asking = None;
             match answer {
-                Ok(Ok(())) => self.by = Some(start),
-                Ok(Err(refusal)) => return refusal,
+                // the end of a run is told to every node that is there, with the time that it has
+                Ok(Ok(()) | Err(NotEnlisted::Over(_))) => self.by = Some(start),
+                Ok(Err(NotEnlisted::Refused(reason))) => return reason,
                 Err(error) => tracing::warn!(%error, "the controller has not said whether this node is still right"),
             }
         }

@@ -216,10 +216,13 @@ pub(super) fn seen(cluster: &Cluster, answer: Option<&str>) -> String {
 /// Waits until enough nodes of every role are there and known to have the same settings, and says which are missing.
 pub(super) async fn await_gang(site: &Site, ledger: &Ledger) -> anyhow::Result<()> {
     let waited_s = site.node.gang_wait_s;
-    let talk = site.talk.clone();
-    let progress = move |missing: &[greenroom_cluster::Missing]| {
-        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        talk(&format!("waiting for the gang: {}", missing.join("; ")));
+    let progress = |missing: &[greenroom_cluster::Missing]| {
+        let mut missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let admitted = ledger.admitted.borrow();
+        let members =
+            site.cluster.members().into_iter().filter(|member| member.is_up() && !admitted.contains(&member.name));
+        missing.extend(members.map(|member| format!("{} is up, and has not yet told its settings", member.name)));
+        (site.talk)(&format!("waiting for the gang: {}", missing.join("; ")));
     };
     let deadline = Deadline::after(Duration::from_secs(waited_s));
     let required = site.node.required();

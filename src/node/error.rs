@@ -142,6 +142,6 @@ pub const NODE_ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR0929",
         cause: "the threads of a node's actors did not get to what waited for them: the machine is overloaded or was stopped, or something blocks them",
-        remedy: "others hold a node for dead when it is silent for cluster.dead_ms: give it more processors, or raise its actor_threads where they are busy (top -H shows threads named `actors`)",
+        remedy: "others hold a node for dead when it is silent for cluster.dead_ms: give it more processors, or raise its actor_threads where that one is busy all the time (top -H shows it as `actors`)",
     },
 ];

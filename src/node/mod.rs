@@ -42,7 +42,7 @@ use greenroom_engine::EngineHostInput;
 use greenroom_identity::Identity;
 use greenroom_messages::RunId;
 use greenroom_messages::engine::EnginePoolMessage;
-use greenroom_messages::node::{NotEnlisted, RunOver};
+use greenroom_messages::node::RunOver;
 use greenroom_messages::run::{ConductorMessage, JournalMessage, StopMode};
 use greenroom_run::{RunEnd, RunSummary};
 use ractor::{Actor, ActorRef};
@@ -374,10 +374,7 @@ impl Node {
                     None => return NodeEnd::Left,
                 },
                 Some(mode) = leave.recv() => return self.depart(mode, leave).await,
-                refusal = confirmation.refused() => return match refusal {
-                    NotEnlisted::Refused(reason) => NodeEnd::Failed(NodeError::Refused { reason }),
-                    NotEnlisted::Over(over) => self.finish(over, 0, leave).await,
-                },
+                reason = confirmation.refused() => return NodeEnd::Failed(NodeError::Refused { reason }),
                 () = tokio::time::sleep(ENLIST_PAUSE) => {
                     confirmation.look(&self.site);
                     let is_there = confirmation.can_be_asked();

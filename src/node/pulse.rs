@@ -16,6 +16,8 @@ use crate::up::Talk;
 
 /// How often the task wakes within the time after which it is missed.
 const BEATS: u32 = 4;
+/// No shorter time is looked at: every machine holds a thread up for some milliseconds.
+const LEAST: Duration = Duration::from_millis(100);
 
 /// Looks as long as it is held.
 pub(super) struct Pulse {
@@ -31,6 +33,7 @@ impl Pulse {
     /// When the system gives no thread.
     pub(super) fn watch(patience: Duration, talk: Talk) -> std::io::Result<Self> {
         let (began, last_ms) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+        let patience = patience.max(LEAST);
         let pause = patience / BEATS;
         let beaten = last_ms.clone();
         let beat = async move {

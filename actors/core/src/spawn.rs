@@ -37,7 +37,11 @@ where
 }
 
 /// Does what blocks or computes for a while here and now, while another thread goes on with what this one has to run: files,
-/// tokens, a lock that may be held for long. In place where there is no other thread, as in the simulation.
+/// tokens, a lock that may be held for long. In place where there is no other thread, as in the simulation. The thread of a
+/// task is another one afterwards: a child process must not be bound to it.
+///
+/// # Panics
+/// Within a `LocalSet` of a runtime of several threads, whose tasks cannot move.
 #[allow(clippy::disallowed_methods)] // the one place where a thread is given up
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {

@@ -15,12 +15,20 @@ use crate::spawn_named;
 /// How many threads the actors of a node share, if it is not told.
 pub const ACTOR_THREADS: usize = 1;
 
+/// Where these are all at work the actors wait for one, too.
+const MOST_BLOCKING_THREADS: usize = 4096;
+
 /// The runtime of a process whose actors share so many threads.
 ///
 /// # Errors
 /// When the system gives no threads or no means to wait for sockets.
 pub fn runtime(actor_threads: usize) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread().worker_threads(actor_threads).thread_name("actors").enable_all().build()
+    Builder::new_multi_thread()
+        .worker_threads(actor_threads)
+        .max_blocking_threads(MOST_BLOCKING_THREADS)
+        .thread_name("actors")
+        .enable_all()
+        .build()
 }
 
 /// Threads beside those of the actors, one for each processor, for work that is neither short nor rare. Cheap to clone; they

@@ -17,7 +17,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::reply::{Abandonment, Port};
-use crate::{Address, Deadline, Reply, Unanswered};
+use crate::{Address, Deadline, Reply, Unanswered, in_place};
 
 /// The largest message that may be packed, in bytes.
 pub const LARGEST_MESSAGE_BYTES: usize = 1 << 30;
@@ -124,7 +124,7 @@ pub fn unpack<T: DeserializeOwned>(line: &Arc<dyn Line>, bytes: &[u8]) -> Result
         } else if bytes.len() <= MIDDLE {
             bincode::serde::decode_from_slice(bytes, legacy.with_limit::<MIDDLE>())
         } else {
-            bincode::serde::decode_from_slice(bytes, legacy.with_limit::<LARGEST_MESSAGE_BYTES>())
+            in_place(|| bincode::serde::decode_from_slice(bytes, legacy.with_limit::<LARGEST_MESSAGE_BYTES>()))
         }
     });
     let (value, used) = read.map_err(|error| failed(error.to_string()))?;

@@ -102,7 +102,10 @@ impl Client {
         into: &Store,
         options: &FetchOptions,
     ) -> Result<FetchReport, DataplaneError> {
-        self.run(object, peers, into, Place::Usual, options).await
+        let (peers, into, options) = (peers.to_vec(), into.clone(), options.clone());
+        let fetch =
+            |client: Self| async move { fetch::run(&client, object, &peers, &into, Place::Usual, &options).await };
+        self.on_its_threads(fetch).await
     }
 
     /// Fetches an object of at most `limit_bytes` into memory.
@@ -118,26 +121,29 @@ impl Client {
         let config = StoreConfig { memory_limit_bytes: limit_bytes.max(1), chunk_bytes: None };
         let store = Store::in_memory(config)?;
         let options = FetchOptions { max_bytes: limit_bytes, ..FetchOptions::until(deadline) };
-        self.run(object, peers, &store, Place::Memory, &options).await?;
-        let reason = || "it is not whole, though it arrived".to_owned();
-        store.read(object)?.ok_or_else(|| DataplaneError::Damaged { what: object.to_string(), reason: reason() })
+        let peers = peers.to_vec();
+        let fetch = |client: Self| async move {
+            fetch::run(&client, object, &peers, &store, Place::Memory, &options).await?;
+            let reason = || "it is not whole, though it arrived".to_owned();
+            store.read(object)?.ok_or_else(|| DataplaneError::Damaged { what: object.to_string(), reason: reason() })
+        };
+        self.on_its_threads(fetch).await
     }
 
-    async fn run(
-        &self,
-        object: ObjectId,
-        peers: &[PeerAddress],
-        into: &Store,
-        place: Place,
-        options: &FetchOptions,
-    ) -> Result<FetchReport, DataplaneError> {
-        let Some(threads) = &self.inner.threads else {
-            return fetch::run(self, object, peers, into, place, options).await;
-        };
-        let (client, peers, into, options) = (self.clone(), peers.to_vec(), into.clone(), options.clone());
-        let fetching = async move { fetch::run(&client, object, &peers, &into, place, &options).await };
-        let fetched = threads.run("dataplane fetch", fetching).await;
-        fetched.unwrap_or(Err(DataplaneError::Panicked { what: "fetching" }))
+    /// Fetches where this client does.
+    async fn on_its_threads<T, Fetch>(&self, fetch: impl FnOnce(Self) -> Fetch) -> Result<T, DataplaneError>
+    where
+        T: Send + 'static,
+        Fetch: Future<Output = Result<T, DataplaneError>> + Send + 'static,
+    {
+        let fetching = fetch(self.clone());
+        match &self.inner.threads {
+            None => fetching.await,
+            Some(threads) => {
+                let fetched = threads.run("dataplane fetch", fetching).await;
+                fetched.unwrap_or(Err(DataplaneError::Panicked { what: "fetching" }))
+            }
+        }
     }
 
     /// Fetches what a handle stands for into memory.

@@ -274,7 +274,7 @@ pub enum EngineState {
     Tainted,
     /// It missed a deadline or dropped the connection.
     Lost,
-    /// Its version or model is outside what is supported.
+    /// Its version or model is outside what is supported, or its answers cannot be used.
     Incompatible,
 }
 

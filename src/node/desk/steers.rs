@@ -55,7 +55,9 @@ impl Desk {
             Steer::Hold { what, held } => {
                 let conductor = service::CONDUCTOR.anywhere(&self.cluster);
                 let hold = |reply| ConductorMessage::Hold(what, held, reply);
-                self.part(conductor, hold).await.map_err(cannot)?.map_err(cannot)?;
+                let told = self.part(conductor, hold).await;
+                let told = told.map_err(|error| cannot(format!("{error}: has the run begun? See `status`")))?;
+                told.map_err(cannot)?;
                 let done = match (what, held) {
                     (Held::Rollouts, true) => "no rollout is admitted any more; those that run go on",
                     (Held::Rollouts, false) => "rollouts are admitted again",

@@ -1,13 +1,14 @@
 //! Which turns an engine may serve, with how many new tokens, and what their ends mean for the engine.
 
-use greenroom_messages::RolloutId;
 use greenroom_messages::engine::{EngineFailure, EngineFailureKind, EngineState};
+use greenroom_messages::{GroupId, RolloutId};
 
 use super::effect::{Admission, Effect, Report};
 use super::state::{EngineMachine, Flight};
 
-/// So many answers in a row that cannot be used end an engine's serving.
-const MOST_UNUSABLE: u32 = 3;
+/// Answers that cannot be used, to so many groups in a row, end an engine's serving. The turns of one group begin with one
+/// prompt, which may be what an engine fails at.
+const MOST_UNUSABLE: usize = 3;
 
 type Refusal = (EngineFailureKind, String);
 
@@ -26,9 +27,9 @@ impl EngineMachine {
         }
     }
 
-    /// How many turns it may have at once: its own limit, or one until it has shown that its answers can be used.
+    /// How many turns it may have at once: its limit; one where the last answers could not be used, until another can.
     pub(super) fn most_in_flight(&self) -> u32 {
-        if self.unusable >= MOST_UNUSABLE { 1 } else { self.settings.spec.max_in_flight }
+        if self.unusable.len() >= MOST_UNUSABLE { 1 } else { self.settings.spec.max_in_flight }
     }
 
     /// How many new tokens it may have, on which version; or why not. `NoEngine` means that another engine, or this one
@@ -76,8 +77,9 @@ impl EngineMachine {
         let Some(flight) = self.flights.remove(rid) else { return };
         match report {
             Report::Answered => self.on_usable(),
-            Report::Unusable(reason) => self.on_unusable(now_ms, &reason),
-            Report::Refused | Report::Cancelled => {}
+            Report::Unusable(reason) if !flight.aborted => self.on_unusable(now_ms, flight.rollout.group, &reason),
+            // how an engine ends what it is told to end says nothing of it
+            Report::Unusable(_) | Report::Refused | Report::Cancelled => {}
             Report::TimedOut | Report::Abandoned => {
                 if !flight.aborted {
                     self.effects.push(Effect::Abort(rid.to_owned()));
@@ -91,8 +93,8 @@ impl EngineMachine {
 
     fn on_usable(&mut self) {
         self.standstill = None;
-        let was_watched = self.unusable >= MOST_UNUSABLE;
-        self.unusable = 0;
+        let was_watched = self.unusable.len() >= MOST_UNUSABLE;
+        self.unusable.clear();
         if was_watched {
             // it may have more again
             self.effects.push(Effect::Moved(self.status()));
@@ -101,11 +103,15 @@ impl EngineMachine {
 
     /// An engine of which nothing can be used is as good as none; but each turn that finds that out fails. One that is looked
     /// at again after a while gets one turn to show itself by.
-    fn on_unusable(&mut self, now_ms: u64, reason: &str) {
-        self.unusable = self.unusable.saturating_add(1);
-        if self.unusable >= MOST_UNUSABLE {
-            let times = self.unusable;
-            self.reject_engine(now_ms, &format!("its last {times} answers cannot be used; the last one: {reason}"));
+    fn on_unusable(&mut self, now_ms: u64, group: GroupId, reason: &str) {
+        if self.unusable.len() < MOST_UNUSABLE {
+            self.unusable.insert(group);
+        }
+        let groups = self.unusable.len();
+        if groups >= MOST_UNUSABLE && self.state == EngineState::Serving {
+            let reason =
+                format!("its last answers, to turns of {groups} groups, cannot be used; the last one: {reason}");
+            self.reject_engine(now_ms, &reason);
         }
     }
 

@@ -38,22 +38,32 @@ fn what_is_sent_is_checked_and_clamped() {
 #[test]
 fn an_engine_whose_answers_cannot_be_used_serves_no_more_and_shows_itself_by_one_turn_at_a_time() {
     let mut bench = Bench::serving(3);
-    let turn = |bench: &mut Bench, report: Report| {
-        bench.step(Input::Generate(admission("r")));
+    let of_group = |group: u32| {
+        let mut request = admission("r");
+        request.rollout.group.index = group;
+        request
+    };
+    let turn_of = |bench: &mut Bench, group: u32, report: Report| {
+        bench.step(Input::Generate(of_group(group)));
         bench.step(Input::Finished("r".into(), report))
     };
+    let turn = |bench: &mut Bench, report: Report| turn_of(bench, 0, report);
     let unusable = || Report::Unusable("it is no JSON".into());
-    for _ in 0..2 {
-        assert_eq!(turn(&mut bench, unusable()), Vec::<String>::new(), "it may be this one request");
-        assert_eq!(turn(&mut bench, Report::Refused), Vec::<String>::new(), "which says nothing of the engine");
+    let nothing = Vec::<String>::new();
+    for group in [0, 0, 0, 1] {
+        assert_eq!(turn_of(&mut bench, group, unusable()), nothing, "it may be these prompts");
+        assert_eq!(turn(&mut bench, Report::Refused), nothing, "which says nothing of the engine");
     }
-    assert_eq!(turn(&mut bench, Report::Answered), Vec::<String>::new(), "begins the count anew");
-    turn(&mut bench, unusable());
-    turn(&mut bench, unusable());
+    assert_eq!(turn(&mut bench, Report::Answered), nothing, "begins the count anew");
+    turn_of(&mut bench, 0, unusable());
+    turn_of(&mut bench, 1, unusable());
+    bench.step(Input::Generate(of_group(2)));
+    bench.step(Input::Release(of_group(2).rollout));
+    assert_eq!(bench.step(Input::Finished("r".into(), unusable())), nothing, "it was told to end that one");
     bench.step(Input::Generate(admission("other")));
-    assert_eq!(turn(&mut bench, unusable()), ["incompatible -", "fail other Lost"]);
+    assert_eq!(turn_of(&mut bench, 2, unusable()), ["incompatible -", "fail other Lost"]);
     let trouble = bench.machine.status().trouble.unwrap();
-    assert!(trouble.contains("its last 3 answers") && trouble.contains("it is no JSON"), "{trouble}");
+    assert!(trouble.contains("turns of 3 groups") && trouble.contains("it is no JSON"), "{trouble}");
 
     let again = |bench: &mut Bench| {
         assert_eq!(bench.wake(), ["connecting -", "reach"]);
@@ -70,7 +80,7 @@ fn an_engine_whose_answers_cannot_be_used_serves_no_more_and_shows_itself_by_one
     let sound = bench.step(Input::Finished("r".into(), Report::Answered));
     assert_eq!(sound, ["serving run:3"], "the fleet is told that it may have more again");
     assert_eq!(bench.machine.status().max_in_flight, 2);
-    assert_eq!(turn(&mut bench, unusable()), Vec::<String>::new(), "it is sound again");
+    assert_eq!(turn(&mut bench, unusable()), nothing, "it is sound again");
 }
 
 #[test]

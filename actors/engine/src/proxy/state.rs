@@ -2,15 +2,15 @@
 //!
 //! `Connecting → Verifying → Syncing → Serving ⇄ Draining → Updating → Verifying → Serving`; `Tainted` after a failed load,
 //! `Lost` after a missed deadline or a broken connection (back-off, then `Connecting`), `Incompatible` outside of the
-//! supported versions. Invariants ([`EngineMachine::violation`]): it serves only with confirmed weights, with no update
+//! supported versions, or where its answers cannot be used. Invariants ([`EngineMachine::violation`]): it serves only with confirmed weights, with no update
 //! under way and no doubt about what is loaded; one control call is under way at a time; every waiter has a time-out.
 //! The rules are in three files: `connect` (reach, verify, probe, lose), `update` (weights), `admit` (turns).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use greenroom_core::{Random, Seed};
 use greenroom_messages::engine::{EngineSpec, EngineState, EngineStatus, UpdateWeights};
-use greenroom_messages::{RolloutId, RunId, WeightVersion};
+use greenroom_messages::{GroupId, RolloutId, RunId, WeightVersion};
 
 use super::effect::{Call, Effect, Input};
 use crate::{EngineConfig, Features};
@@ -117,8 +117,8 @@ pub struct EngineMachine {
     pub(super) timers: BTreeMap<Timer, u64>,
     pub(super) failures: u32,
     pub(super) failed_loads: u32,
-    /// How many answers since the last usable one were not.
-    pub(super) unusable: u32,
+    /// The groups whose turns had answers that cannot be used, since the last usable one.
+    pub(super) unusable: BTreeSet<GroupId>,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -145,7 +145,7 @@ impl EngineMachine {
             timers: BTreeMap::new(),
             failures: 0,
             failed_loads: 0,
-            unusable: 0,
+            unusable: BTreeSet::new(),
             effects: Vec::new(),
             settings,
         }

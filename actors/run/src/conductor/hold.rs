@@ -14,16 +14,18 @@ impl ConductorState {
             reply.send(Err(format!("{}: {error}", error.code())));
             return Ok(());
         }
+        let was_held = self.rollouts_held;
         self.apply(what, held);
-        if what == Held::Rollouts {
+        if was_held && !self.rollouts_held {
+            // what was silent on hold has its time again
             self.progress_ms = self.arguments.seam.clock.elapsed_ms();
-            self.tell_whether_held();
         }
+        self.tell_whether_held();
         reply.send(Ok(()));
         self.drive()
     }
 
-    /// Takes over what was held before this process began.
+    /// Takes over what was held before this Conductor began.
     pub(super) fn keep_holding(&mut self) -> Result<(), RunError> {
         for what in self.arguments.database.held()? {
             self.apply(what, true);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use greenroom_core::{spawn_blocking_named, spawn_named};
+use greenroom_core::{in_place, spawn_blocking_named, spawn_named};
 use greenroom_messages::sandbox::{ExecException, ExecOutcome, ExecRequest, SandboxFile, Shell};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -53,7 +53,7 @@ impl BoxDirectory {
 impl Drop for BoxDirectory {
     fn drop(&mut self) {
         if let Some(path) = self.path.take()
-            && let Err(error) = remove_tree(&path)
+            && let Err(error) = in_place(|| remove_tree(&path))
         {
             tracing::warn!(path = %path.display(), %error, "a sandbox's directory is left for the next sweep");
         }
