@@ -91,7 +91,7 @@ impl Side {
 pub fn run(python: &str) -> anyhow::Result<BenchResult> {
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let mut peer = Peer::start(python, "agent_path.py", scratch.path())?;
-    let runtime = Runtime::new()?;
+    let runtime = greenroom_core::runtime(greenroom_core::ACTOR_THREADS)?;
     let engine = Arc::new(InstantEngine::new(Arc::new(Script::new()?)));
     let url = runtime.block_on(server::serve(engine.clone()))?;
     let mut rows = Vec::new();
@@ -107,7 +107,7 @@ pub fn run(python: &str) -> anyhow::Result<BenchResult> {
 /// Plays 64 episodes at a time without a peer, for a profiler.
 pub fn profile(rounds: u32) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir().context("no temporary directory")?;
-    let runtime = Runtime::new()?;
+    let runtime = greenroom_core::runtime(greenroom_core::ACTOR_THREADS)?;
     let engine = Arc::new(InstantEngine::new(Arc::new(Script::new()?)));
     let mut world = runtime.block_on(World::start(engine, None, 64, scratch.path()))?;
     for _ in 0..rounds {
