@@ -61,7 +61,7 @@ struct Node {
 /// Runs as a node until the end of the input; without settings it belongs to no cluster.
 pub fn run(config: Option<&str>) -> anyhow::Result<()> {
     let config = config.map(serde_json::from_str).transpose().context("--config is no settings of a node")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = greenroom_core::runtime(greenroom_core::ACTOR_THREADS)?;
     let node = std::sync::Arc::new(runtime.block_on(Node::start(config))?);
     say(&json!({ "name": "greenroom" }))?;
     for line in std::io::stdin().lock().lines() {
