@@ -2,9 +2,9 @@
 //!
 //! Messages that are too large for the cluster's control channel lie in the store's memory until their receiver has them.
 //! Payloads of weights lie in the store's directory: those that this node publishes for as long as they are published, of
-//! those that it fetches the newest ones, so that other receivers get them from here. What is fetched and
-//! served runs on threads of its own: to encrypt a payload takes as long as thousands of messages. On failure: what an earlier process
-//! left is gone on with, and removed as newer ones come.
+//! those that it fetches the newest ones, so that other receivers get them from here. What is fetched and served runs on
+//! threads of its own: to encrypt a payload takes as long as thousands of messages. On failure: what an earlier process left
+//! is gone on with, and removed as newer ones come.
 
 mod shelf;
 #[cfg(test)]
@@ -74,10 +74,11 @@ impl DataPlane {
         let (shelf, lapsed) = Shelf::with(store.take_stock()?);
         lapsed.into_iter().try_for_each(|object| store.remove(object))?;
         let threads = Threads::start("data plane").context("its threads")?;
-        let (identity, transfer) = (identity.clone(), place.settings.transfer.clone());
-        let client = Client::on(&threads, &identity, &transfer)?;
+        let transfer = &place.settings.transfer;
+        let client = Client::on(&threads, identity, transfer)?;
         let server = {
-            let (identity, store, listen) = (identity.clone(), store.clone(), place.bind()?);
+            let (identity, store, listen, transfer) =
+                (identity.clone(), store.clone(), place.bind()?, transfer.clone());
             let started = async move { Server::start(&identity, &store, listen, &transfer).await };
             threads.run("dataplane server", started).await.context("its server panicked; see the log")??
         };
