@@ -108,7 +108,7 @@ pub const ERRORS: &[ErrorPage] = &[
     ErrorPage {
         code: "GR1205",
         cause: "who dialled or was dialled does not speak as a node does, or fell silent while a connection was agreed upon",
-        remedy: "the message names the address: another program listens there, or something that scans ports came by; nothing was harmed",
+        remedy: "the message names the address: TLS is set on one side only, another program listens there, or something that scans ports came by; nothing was harmed",
     },
     ErrorPage {
         code: "GR1206",

@@ -201,6 +201,6 @@ pub const ERRORS: &[ErrorPage] = &[
     page(
         "GR1028",
         "the other side does not speak TLS 1.3 with a protocol that is spoken here",
-        "let all nodes run the same version, and check that the port is greenroom's",
+        "set TLS on both sides or on neither, let all nodes run the same version, and check that the port is greenroom's",
     ),
 ];

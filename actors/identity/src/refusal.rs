@@ -55,7 +55,7 @@ pub enum Refusal {
         alert: String,
     },
     /// The peer does not speak TLS 1.3 with a protocol known here (GR1028).
-    #[error("the peer speaks another protocol: {reason}")]
+    #[error("the peer speaks another protocol (is TLS set on both sides?): {reason}")]
     Protocol {
         /// What came instead.
         reason: String,

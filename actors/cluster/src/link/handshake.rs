@@ -139,7 +139,7 @@ impl Shaking {
     ) -> Result<Self, Failure> {
         let Some(identity) = identity else { return Ok(Self::plain(stream, deadline)) };
         let accepting = TlsAcceptor::from(identity.server_config(ALPN)).accept(stream);
-        let stream = within(deadline, "the TLS handshake (is TLS set on both sides?)", accepting).await?;
+        let stream = within(deadline, "the TLS handshake", accepting).await?;
         let (_, session) = stream.get_ref();
         let party = session.peer_certificates().map(greenroom_identity::peer_of);
         let channel = session.export_keying_material([0; 32], CHANNEL_LABEL, None);
@@ -169,6 +169,7 @@ impl Shaking {
         purpose: Purpose,
         cookie: &Cookie,
     ) -> Result<Introduced<Welcome>, Failure> {
+        self.write(Kind::Greeting, BUILD.as_bytes()).await?;
         let body = self.read(Kind::Challenge).await?;
         let Challenge { nonce: challenge, .. } = decode(&body).ok_or_else(|| no_node("its challenge is none"))?;
         let nonce: Nonce = unguessable().map_err(|error| Failure::Broken(error.to_string()))?;
@@ -193,6 +194,7 @@ impl Shaking {
         let challenge: Nonce = unguessable().map_err(|error| Failure::Broken(error.to_string()))?;
         let said = Challenge { nonce: challenge, build: BUILD.into() };
         self.write(Kind::Challenge, &encode(&said)).await?;
+        self.read(Kind::Greeting).await?;
         let signed = self.read(Kind::Hello).await?;
         let channel = self.channel;
         let proving = Proving { side: "dialler", challenge: &challenge, hello: None, channel: &channel };
@@ -245,15 +247,14 @@ impl Shaking {
 
     async fn read(&mut self, kind: Kind) -> Result<Vec<u8>, Failure> {
         let stage = match kind {
-            Kind::Challenge => "its challenge (is TLS set on both sides?)",
+            Kind::Challenge => "its challenge",
+            Kind::Greeting => "its greeting",
             Kind::Hello => "its introduction",
             Kind::Welcome | Kind::Refused => "its welcome",
             Kind::Begin => "its last word",
             Kind::Agreed => "its agreement",
         };
-        let mut header = [0; HEADER_BYTES];
-        within(self.deadline, stage, self.stream.read_exact(&mut header)).await?;
-        let header = Header::parse(&header).ok_or_else(|| no_node("it does not speak as a node does"))?;
+        let header = self.read_header(stage).await?;
         let mut body = vec![0; header.length];
         within(self.deadline, stage, self.stream.read_exact(&mut body)).await?;
         if header.kind == Some(Kind::Refused) {
@@ -271,6 +272,23 @@ impl Shaking {
             return Err(no_node("it says something out of turn"));
         }
         Ok(body)
+    }
+
+    /// Reads a header, but no further than its first foreign byte: a TLS alert, for one, is shorter than a header.
+    async fn read_header(&mut self, stage: &str) -> Result<Header, Failure> {
+        let foreign = || no_node("it does not speak as a node does (is TLS set on both sides?)");
+        let (mut header, mut filled) = ([0; HEADER_BYTES], 0);
+        while filled < HEADER_BYTES {
+            let read = within(self.deadline, stage, self.stream.read(&mut header[filled..])).await?;
+            if read == 0 {
+                return Err(Failure::Broken(format!("it closed the connection during {stage}")));
+            }
+            filled += read;
+            if !Header::may_begin_with(&header[..filled]) {
+                return Err(foreign());
+            }
+        }
+        Header::parse(&header).ok_or_else(foreign)
     }
 }
 

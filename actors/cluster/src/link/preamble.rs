@@ -1,7 +1,8 @@
 //! What two nodes say to each other before a connection carries anything.
 //!
 //! ```text
-//! acceptor -> dialler   Challenge  a nonce
+//! dialler  -> acceptor  Greeting   its build: who listens knows at once that no TLS is coming, or another protocol
+//! acceptor -> dialler   Challenge  a nonce; it does not wait for the greeting
 //! dialler  -> acceptor  Hello      who it is, what the connection is for, and proof that it knows the cookie
 //! acceptor -> dialler   Welcome    who it is, which line it holds, and its proof; or Refused
 //! dialler  -> acceptor  Begin      which line goes on or begins; or Refused
@@ -9,7 +10,7 @@
 //! ```
 //!
 //! Each is a header (magic, protocol, kind, length) and a body of at most [`BODY_LIMIT_BYTES`]. The header, `Refused` and the
-//! build in `Challenge` stay the same in all versions of the protocol, so that any two versions can tell each other apart.
+//! builds in `Greeting` and `Challenge` stay the same in all versions of the protocol, so that any two versions can tell each other apart.
 //! The cookie is never sent: a proof is an HMAC-SHA256 over both nonces, the TLS channel and the body.
 
 use hmac::{Hmac, Mac};
@@ -42,9 +43,10 @@ pub(crate) enum Kind {
     Refused = 4,
     Begin = 5,
     Agreed = 6,
+    Greeting = 7,
 }
 
-/// The first message, by the one who was dialled.
+/// The first message by the one who was dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Challenge {
     pub nonce: Nonce,
@@ -169,6 +171,11 @@ pub(crate) struct Header {
 }
 
 impl Header {
+    /// Whether the first bytes of a header may be a node's.
+    pub(crate) fn may_begin_with(bytes: &[u8]) -> bool {
+        bytes.iter().zip(&MAGIC).all(|(one, other)| one == other)
+    }
+
     /// Reads a header; `None` when it is none of a node, or speaks of more than a body may hold.
     pub(crate) fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let protocol = u16::from_be_bytes([bytes[4], bytes[5]]);
@@ -180,6 +187,7 @@ impl Header {
             4 => Some(Kind::Refused),
             5 => Some(Kind::Begin),
             6 => Some(Kind::Agreed),
+            7 => Some(Kind::Greeting),
             _ => None,
         };
         (bytes[..4] == MAGIC && length <= BODY_LIMIT_BYTES).then_some(Self { protocol, kind, length })

@@ -73,7 +73,7 @@ async fn strangers_get_in_by_no_door_and_disturb_nobody() {
         (foreign_ca, "GR1020", "GR102"),
         (other_schema, "GR1207", "GR1207"),
         (other_cluster, "GR1208", "GR1208"),
-        (no_tls, "GR1205", "GR1205"),
+        (no_tls, "GR1205", "GR1028"),
     ];
     let intruders: Vec<_> = cases.iter().map(|(config, ..)| Node::start(config)).collect();
     for (intruder, (_, hears, tells)) in intruders.iter().zip(&cases) {
@@ -110,6 +110,25 @@ async fn strangers_get_in_by_no_door_and_disturb_nobody() {
     assert!(answered > 100 && asked["ended"].as_object().unwrap().len() == 1, "every question was answered: {asked}");
     let names: Vec<String> = a.members().into_keys().filter(|name| name.starts_with('x')).collect();
     assert!(names.is_empty(), "none of them is known: {names:?}");
+}
+
+#[test]
+fn tls_on_one_side_only_is_told_to_both_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let authority = Authority::create(&dir.join("ca")).unwrap();
+    let tls = |name: &str| Some(issue(&authority, dir, name, CertificateRole::Node, HOUR_MS));
+    // nobody may need the handshake's deadline to find out
+    let patient = |config: ClusterConfig| ClusterConfig { handshake_ms: 600_000, ..config };
+    let secure = Node::start(&patient(ClusterConfig { tls: tls("a1"), ..config("a1", &[]) }));
+    let plain = Node::start(&patient(config("b1", &[&secure.address])));
+    wait_until("who dials without TLS hears", LONG, || refused(&plain, "GR1205"));
+    wait_until("who is dialled without TLS hears", LONG, || refused(&secure, "GR1028"));
+
+    let plain = Node::start(&patient(config("c1", &[])));
+    let secure = Node::start(&patient(ClusterConfig { tls: tls("d1"), ..config("d1", &[&plain.address]) }));
+    wait_until("who dials with TLS hears", LONG, || refused(&secure, "GR1028"));
+    wait_until("who is dialled with TLS hears", LONG, || refused(&plain, "GR1205"));
 }
 
 #[test]
@@ -177,6 +196,9 @@ fn another_protocol_hears_both_versions_and_garbage_disturbs_nobody() {
         let mut stream = dial();
         let mut bytes = vec![0; random.random_range(0..2000)];
         random.fill_bytes(&mut bytes);
+        if case % 3 == 0 {
+            let _ = stream.write_all(b"GRNM\0\x01\x07\0\0\0\0");
+        }
         if case % 2 == 0 && bytes.len() > 11 {
             bytes[..7].copy_from_slice(b"GRNM\0\x01\x02");
         }
