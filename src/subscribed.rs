@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greenroom_core::{Address, Deadline, ask, spawn_named};
 use greenroom_messages::run::{ConductorMessage, StepFinished, Subscription};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 const ANSWER_WAIT_MS: u64 = 5_000;
 /// How often a subscription is repeated: a Conductor that was started again knows none.
@@ -16,7 +16,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 #[must_use = "the subscription ends when this is dropped"]
 pub struct Subscribed {
-    task: JoinHandle<Option<()>>,
+    _task: AbortOnDropHandle<Option<()>>,
 }
 
 /// Tells `to` of every step that is finished from now on. `subscriber` is a name of one's own: a later subscription of the
@@ -32,11 +32,5 @@ pub fn subscribe(conductor: Address<ConductorMessage>, subscriber: &str, to: Add
             tokio::time::sleep(if answered { REPEAT } else { TRY_AGAIN }).await;
         }
     });
-    Subscribed { task }
-}
-
-impl Drop for Subscribed {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    Subscribed { _task: AbortOnDropHandle::new(task) }
 }

@@ -123,7 +123,7 @@ fn what_is_held_stays_held_when_controller_and_manager_die(seen: &mut Seen) {
         let is_held = |what: &str| status[what] == true;
         is_held("rollouts_paused") && is_held("training_paused") && status["rollouts_running"] == 0
     });
-    let words = "an operator holds training: `resume training` lets it go on";
+    let words = "an operator holds training: `resume training` goes on with it";
     assert!(seen.0.said("lead").contains(words), "{}", seen.0.said("lead"));
     let step = seen.step();
     // longer on hold than the run may be silent; it looks every second

@@ -9,8 +9,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use greenroom_core::spawn_named;
-use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::up::Talk;
 
@@ -21,7 +21,7 @@ const LEAST: Duration = Duration::from_millis(100);
 
 /// Looks as long as it is held.
 pub(super) struct Pulse {
-    task: AbortHandle,
+    _task: AbortOnDropHandle<Option<()>>,
     /// Closed when nobody looks any more.
     _looking: mpsc::Sender<()>,
 }
@@ -66,13 +66,7 @@ impl Pulse {
                 }
             }
         })?;
-        Ok(Self { task: spawn_named("pulse", beat).abort_handle(), _looking: looking })
-    }
-}
-
-impl Drop for Pulse {
-    fn drop(&mut self) {
-        self.task.abort();
+        Ok(Self { _task: AbortOnDropHandle::new(spawn_named("pulse", beat)), _looking: looking })
     }
 }
 

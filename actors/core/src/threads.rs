@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::spawn_named;
 
@@ -71,17 +71,7 @@ impl Threads {
             let _there = self.handle.enter();
             spawn_named(name, future)
         };
-        let mut task = EndedWithUs(task);
-        (&mut task.0).await.ok().flatten()
-    }
-}
-
-/// A task that ends with who waits for it.
-struct EndedWithUs<T>(JoinHandle<T>);
-
-impl<T> Drop for EndedWithUs<T> {
-    fn drop(&mut self) {
-        self.0.abort();
+        AbortOnDropHandle::new(task).await.ok().flatten()
     }
 }
 

@@ -15,6 +15,7 @@ use greenroom_core::{Deadline, spawn_blocking_named, spawn_named};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::client::{Client, Connections, Inner};
 use crate::entry::Entry;
@@ -114,15 +115,6 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends its task when it is dropped.
-struct Worker(JoinHandle<Option<()>>);
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 pub(crate) async fn run(
     client: &Client,
     object: ObjectId,
@@ -176,11 +168,11 @@ pub(crate) async fn run(
         tally: Mutex::default(),
     });
     let streams = work.client.config.streams as usize;
-    let mut workers: Vec<Worker> = (0..streams.min(entry.manifest.chunks.len()))
-        .map(|_| Worker(spawn_named("dataplane worker", worker(work.clone(), notes.clone()))))
+    let mut workers: Vec<_> = (0..streams.min(entry.manifest.chunks.len()))
+        .map(|_| AbortOnDropHandle::new(spawn_named("dataplane worker", worker(work.clone(), notes.clone()))))
         .collect();
     for worker in &mut workers {
-        let joined = timeout_at(options.deadline.instant(), &mut worker.0).await;
+        let joined = timeout_at(options.deadline.instant(), worker).await;
         let ended = joined.map_err(|_| too_late(Some(&locked(&work.plan))))?;
         if !matches!(ended, Ok(Some(()))) {
             return Err(DataplaneError::Panicked { what: "fetching" });

@@ -502,6 +502,12 @@ impl Held {
             Self::Training => "training",
         }
     }
+
+    /// What people are told while it is held.
+    pub fn notice(self) -> String {
+        let name = self.name();
+        format!("an operator holds {name}: `resume {name}` goes on with it")
+    }
 }
 
 impl std::fmt::Display for Steer {

@@ -61,7 +61,7 @@ pub struct Taken {
 
 /// Where the run is: the last committed step, and the directory of its checkpoint.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Reached {
     pub(crate) step: Step,
     pub(crate) checkpoint: String,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Held {
 /// The newest checkpoint that is sound, and what is wrong with newer ones.
 #[derive(Clone, Debug)]
 pub struct Found {
-    pub(crate) held: Held,
+    pub(crate) reached: Reached,
     pub(crate) damaged: Vec<String>,
 }
 
@@ -139,35 +139,36 @@ impl PolicyStep {
 
     /// Brings the trainer to where the run is. After a restart it holds another state, and says so; after a failure
     /// (`mistrusted`) nothing it holds is believed.
-    pub(crate) async fn bring_to(&self, held: &Held, mistrusted: bool) -> Result<(), RunError> {
+    pub(crate) async fn bring_to(&self, reached: &Reached, mistrusted: bool) -> Result<(), RunError> {
         self.present(&self.parts.trainer).await?;
         let status = self.status().await?;
-        if status.step == held.step && !status.fresh && !mistrusted {
+        if status.step == reached.step && !status.fresh && !mistrusted {
             return Ok(());
         }
         let wait_ms = self.config.weights_timeout_ms;
-        let load = |reply| TrainerMessage::Load(held.checkpoint.clone(), reply);
+        let load = |reply| TrainerMessage::Load(reached.checkpoint.clone(), reply);
         let loaded: Step = self.trainer(wait_ms, load).await?;
-        if loaded == held.step {
+        if loaded == reached.step {
             return Ok(());
         }
-        let reason = format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step);
+        let reason = format!("{} is of {loaded}, the run database says {}", reached.checkpoint, reached.step);
         Err(RunError::Part { part: self.parts.trainer.name().to_owned(), reason })
     }
 
     /// Brings the trainer to the newest of these checkpoints (newest first) that is sound; tells why the ones before it are
     /// not. Nothing that the trainer holds is believed.
-    pub(crate) async fn bring_to_newest(&self, candidates: Vec<Held>) -> Result<Found, RunError> {
+    pub(crate) async fn bring_to_newest(&self, candidates: Vec<Reached>) -> Result<Found, RunError> {
         self.present(&self.parts.trainer).await?;
         let failed = |reason: String| RunError::Part { part: self.parts.trainer.name().to_owned(), reason };
         let mut damaged = Vec::new();
-        for held in candidates {
+        for reached in candidates {
             let deadline = Deadline::after_ms(self.config.weights_timeout_ms);
-            let load = |reply| TrainerMessage::Load(held.checkpoint.clone(), reply);
+            let load = |reply| TrainerMessage::Load(reached.checkpoint.clone(), reply);
             match ask(&self.parts.trainer, deadline, load).await.map_err(|error| failed(error.to_string()))? {
-                Ok(loaded) if loaded == held.step => return Ok(Found { held, damaged }),
+                Ok(loaded) if loaded == reached.step => return Ok(Found { reached, damaged }),
                 Ok(loaded) => {
-                    damaged.push(format!("{} is of {loaded}, the run database says {}", held.checkpoint, held.step));
+                    damaged
+                        .push(format!("{} is of {loaded}, the run database says {}", reached.checkpoint, reached.step));
                 }
                 Err(failure) if failure.code == DAMAGED => damaged.push(failure.message),
                 Err(failure) => return Err(failed(failure.to_string())),

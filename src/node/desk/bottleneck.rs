@@ -3,7 +3,7 @@
 //! A pure function of the facts on the screen. The first that applies is said: what keeps everything from going on comes
 //! before what is merely slowest.
 
-use greenroom_messages::steer::StatusSight;
+use greenroom_messages::steer::{Held, StatusSight};
 
 /// What holds the run up. `missing` names roles that too few nodes play; `troubles` what engines that do not serve say.
 pub(super) fn bottleneck(seen: &StatusSight, missing: &[String], troubles: &[String]) -> String {
@@ -28,12 +28,12 @@ fn not_begun(seen: &StatusSight, missing: &[String]) -> Option<String> {
 
 fn held(seen: &StatusSight) -> Option<String> {
     if seen.rollouts_paused {
-        return Some("an operator holds rollouts: `resume rollouts` lets them go on".to_owned());
+        return Some(Held::Rollouts.notice());
     }
     if seen.rollouts_drained {
         return Some("the node that rolls out is drained, and no other one does: `undrain` it".to_owned());
     }
-    seen.training_paused.then(|| "an operator holds training: `resume training` lets it go on".to_owned())
+    seen.training_paused.then(|| Held::Training.notice())
 }
 
 fn no_engine(seen: &StatusSight, troubles: &[String]) -> Option<String> {

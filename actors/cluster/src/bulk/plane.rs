@@ -87,7 +87,7 @@ impl Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        if let Err(error) = self.plane.inner.store.remove(self.object) {
+        if let Err(error) = in_place(|| self.plane.inner.store.remove(self.object)) {
             tracing::warn!(%error, "a message's bytes are not removed");
         }
     }

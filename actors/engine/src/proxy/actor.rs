@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use greenroom_core::{Address, Deadline, Reply, Seam, spawn_named};
 use greenroom_messages::engine::{
-    EngineFailure, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineUpdate, EngineVerdict, GenerateOutcome,
-    GenerateRequest, UpdateWeights, WeightsFound,
+    EngineFailure, EnginePoolMessage, EngineProxyMessage, EngineSpec, EngineStatus, EngineUpdate, EngineVerdict,
+    GenerateOutcome, GenerateRequest, UpdateWeights, WeightsFound,
 };
 use greenroom_messages::run::{JournalMessage, RunEvent};
 use greenroom_messages::{RunId, WeightVersion};
@@ -208,10 +208,9 @@ impl EngineProxyState {
                 };
                 tracing::info!(engine = %status.engine, state = ?status.state, trouble = status.trouble, "engine moved");
                 self.record(event);
-                if let Err(gone) = self.arguments.fleet.cast(EnginePoolMessage::Changed(status)) {
-                    tracing::debug!(%gone, "nobody hears of an engine's state");
-                }
+                self.tell_fleet(status);
             }
+            Effect::HasRoom(status) => self.tell_fleet(status),
             Effect::AskFailed(error) => {
                 let asker = format!("engine-proxy {}", self.arguments.spec.engine);
                 self.record(RunEvent::AskFailed { asker, error });
@@ -220,6 +219,12 @@ impl EngineProxyState {
                 tracing::info!("{text}");
                 self.record(RunEvent::Note { source: format!("engine-proxy {}", self.arguments.spec.engine), text });
             }
+        }
+    }
+
+    fn tell_fleet(&self, status: EngineStatus) {
+        if let Err(gone) = self.arguments.fleet.cast(EnginePoolMessage::Changed(status)) {
+            tracing::debug!(%gone, "nobody hears of an engine's state");
         }
     }
 

@@ -29,7 +29,12 @@ impl EngineMachine {
 
     /// How many turns it may have at once: its limit; one where the last answers could not be used, until another can.
     pub(super) fn most_in_flight(&self) -> u32 {
-        if self.unusable.len() >= MOST_UNUSABLE { 1 } else { self.settings.spec.max_in_flight }
+        if self.is_on_probation() { 1 } else { self.settings.spec.max_in_flight }
+    }
+
+    /// Whether its last answers could not be used, so that it must show itself by one turn.
+    fn is_on_probation(&self) -> bool {
+        self.unusable.len() >= MOST_UNUSABLE
     }
 
     /// How many new tokens it may have, on which version; or why not. `NoEngine` means that another engine, or this one
@@ -93,22 +98,21 @@ impl EngineMachine {
 
     fn on_usable(&mut self) {
         self.standstill = None;
-        let was_watched = self.unusable.len() >= MOST_UNUSABLE;
+        let was_on_probation = self.is_on_probation();
         self.unusable.clear();
-        if was_watched {
-            // it may have more again
-            self.effects.push(Effect::Moved(self.status()));
+        if was_on_probation {
+            self.effects.push(Effect::HasRoom(self.status()));
         }
     }
 
     /// An engine of which nothing can be used is as good as none; but each turn that finds that out fails. One that is looked
     /// at again after a while gets one turn to show itself by.
     fn on_unusable(&mut self, now_ms: u64, group: GroupId, reason: &str) {
-        if self.unusable.len() < MOST_UNUSABLE {
+        if !self.is_on_probation() {
             self.unusable.insert(group);
         }
         let groups = self.unusable.len();
-        if groups >= MOST_UNUSABLE && self.state == EngineState::Serving {
+        if self.is_on_probation() && self.state == EngineState::Serving {
             let reason =
                 format!("its last answers, to turns of {groups} groups, cannot be used; the last one: {reason}");
             self.reject_engine(now_ms, &reason);

@@ -78,7 +78,7 @@ fn an_engine_whose_answers_cannot_be_used_serves_no_more_and_shows_itself_by_one
     bench.step(Input::Generate(admission("r")));
     assert_eq!(bench.step(Input::Generate(admission("other"))), ["reject other NoEngine"]);
     let sound = bench.step(Input::Finished("r".into(), Report::Answered));
-    assert_eq!(sound, ["serving run:3"], "the fleet is told that it may have more again");
+    assert_eq!(sound, ["has room"], "the fleet is told that it may have more again");
     assert_eq!(bench.machine.status().max_in_flight, 2);
     assert_eq!(turn(&mut bench, unusable()), nothing, "it is sound again");
 }

@@ -198,6 +198,8 @@ pub enum Effect {
     Drained,
     /// The state, the version or the trouble changed: tell the fleet and the journal.
     Moved(EngineStatus),
+    /// It may have more turns at once than before: tell the fleet.
+    HasRoom(EngineStatus),
     /// Tell the journal that a question had no answer.
     AskFailed(String),
     /// Tell the journal what a person should know.

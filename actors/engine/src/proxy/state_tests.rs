@@ -146,6 +146,7 @@ fn show(effect: &Effect) -> String {
             let version = status.version.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
             format!("{} {version}", format!("{:?}", status.state).to_lowercase())
         }
+        Effect::HasRoom(_) => "has room".into(),
         Effect::AskFailed(_) => "ask failed".into(),
         Effect::Note(text) => format!("note: {text}"),
     }

@@ -14,13 +14,13 @@ impl ConductorState {
             reply.send(Err(format!("{}: {error}", error.code())));
             return Ok(());
         }
-        let was_held = self.rollouts_held;
+        let was_paused = self.rollouts_paused;
         self.apply(what, held);
-        if was_held && !self.rollouts_held {
+        if was_paused && !self.rollouts_paused {
             // what was silent on hold has its time again
             self.progress_ms = self.arguments.seam.clock.elapsed_ms();
         }
-        self.tell_whether_held();
+        self.tell_whether_paused();
         reply.send(Ok(()));
         self.drive()
     }
@@ -29,21 +29,20 @@ impl ConductorState {
     pub(super) fn keep_holding(&mut self) -> Result<(), RunError> {
         for what in self.arguments.database.held()? {
             self.apply(what, true);
-            let what = what.name();
-            (self.arguments.talk)(&format!("an operator holds {what}: `resume {what}` lets it go on"));
+            (self.arguments.talk)(&what.notice());
         }
         Ok(())
     }
 
     fn apply(&mut self, what: Held, held: bool) {
         match what {
-            Held::Rollouts => self.rollouts_held = held,
+            Held::Rollouts => self.rollouts_paused = held,
             Held::Training => self.facts.training_paused = held,
         }
     }
 
     /// Tells the RolloutManager, which forgets it with its process. One that is not there is told with its next batch.
-    pub(super) fn tell_whether_held(&self) {
-        let _ = self.arguments.parts.rollouts.cast(RolloutManagerMessage::SetPaused(self.rollouts_held));
+    pub(super) fn tell_whether_paused(&self) {
+        let _ = self.arguments.parts.rollouts.cast(RolloutManagerMessage::SetPaused(self.rollouts_paused));
     }
 }

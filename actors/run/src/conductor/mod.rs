@@ -17,7 +17,7 @@ use ractor::ActorRef;
 use tokio::sync::watch;
 
 use crate::actor::{ConductorArguments, ConductorInput};
-use crate::policy_step::{Found, Held, Taken};
+use crate::policy_step::{Found, Reached, Taken};
 use crate::progress::{AfterGroup, BatchProgress, by_batch};
 use crate::report::{StepLine, talk_measurement, talk_warm_start};
 use crate::signal::{self, NoSignal};
@@ -61,7 +61,7 @@ pub struct ConductorState {
     /// Whether somebody rolled out at the last look.
     rollouts_there: bool,
     /// Whether a person holds the admission of rollouts.
-    rollouts_held: bool,
+    rollouts_paused: bool,
     phase: String,
     /// Who is told of finished steps, by name.
     subscribers: BTreeMap<String, Address<StepFinished>>,
@@ -99,7 +99,7 @@ impl ConductorState {
             progress_ms: now_ms,
             asserted_ms: now_ms,
             rollouts_there: true,
-            rollouts_held: false,
+            rollouts_paused: false,
             phase: String::new(),
             subscribers: BTreeMap::new(),
             ended: false,
@@ -157,15 +157,15 @@ impl ConductorState {
 
     /// Starts: first the checkpoint, if there is one, then whatever the schedule says.
     pub(crate) fn begin(&mut self) -> Result<(), RunError> {
-        let Some(held) = self.held() else { return self.drive() };
+        let Some(reached) = self.reached() else { return self.drive() };
         self.facts.trainer_busy = true;
-        self.enter(format!("loading the checkpoint of {}", held.step), None);
+        self.enter(format!("loading the checkpoint of {}", reached.step), None);
         let chain = self.chain();
         let steps = self.arguments.database.committed_steps()?;
         let newest_first = steps
             .iter()
             .rev()
-            .map(|step| Held { step: Step(step.step), checkpoint: self.checkpoint_dir(&step.checkpoint) });
+            .map(|step| Reached { step: Step(step.step), checkpoint: self.checkpoint_dir(&step.checkpoint) });
         let candidates = newest_first.collect();
         self.run("conductor-load", async move { chain.bring_to_newest(candidates).await }, ConductorInput::Loaded);
         Ok(())
@@ -228,7 +228,7 @@ impl ConductorState {
     pub(crate) fn on_loaded(&mut self, result: Result<Found, RunError>) -> Result<(), RunError> {
         let found = result?;
         if let Some(newest) = found.damaged.first() {
-            self.go_back_to(found.held.step, newest)?;
+            self.go_back_to(found.reached.step, newest)?;
         }
         self.facts.trainer_busy = false;
         self.step_begun_ms = self.arguments.seam.clock.elapsed_ms();
@@ -428,7 +428,7 @@ impl ConductorState {
         let now_ms = self.arguments.seam.clock.elapsed_ms();
         let running: Vec<BatchId> = self.running().collect();
         let silence_ms = now_ms.saturating_sub(self.progress_ms);
-        if !running.is_empty() && !self.rollouts_held && silence_ms > self.arguments.config.batch_silence_ms {
+        if !running.is_empty() && !self.rollouts_paused && silence_ms > self.arguments.config.batch_silence_ms {
             let names: Vec<String> = running.iter().map(|batch| name_of(*batch)).collect();
             let reason = format!("no group of {} finished for {} s", names.join(", "), silence_ms / 1_000);
             return Err(RunError::Part { part: "rollouts".to_owned(), reason });

@@ -7,7 +7,7 @@ use greenroom_messages::{BatchId, GroupId, Purpose, Step, WeightVersion};
 
 use super::{ConductorState, checkpoint_name, name_of};
 use crate::actor::{ConductorArguments, ConductorInput};
-use crate::policy_step::{Held, PolicyStep, put};
+use crate::policy_step::{PolicyStep, Reached, put};
 use crate::progress::BatchProgress;
 use crate::{Effect, RunError, schedule};
 
@@ -49,10 +49,10 @@ impl ConductorState {
         self.enter(format!("publishing weights {number}"), None);
         let version = WeightVersion { run: self.arguments.run.clone(), number };
         let export = self.export_dir(number);
-        let (chain, held, mistrusted) = (self.chain(), self.held(), self.failures > 0);
+        let (chain, reached, mistrusted) = (self.chain(), self.reached(), self.failures > 0);
         let work = async move {
-            if let Some(held) = held {
-                chain.bring_to(&held, mistrusted).await?;
+            if let Some(reached) = reached {
+                chain.bring_to(&reached, mistrusted).await?;
             }
             chain.publish(version, export).await
         };
@@ -72,10 +72,10 @@ impl ConductorState {
         let temperature = self.arguments.config.temperature;
         let train = TrainBatch { step: Step(step), groups, temperature };
         let (chain, dir) = (self.chain(), self.checkpoint_dir(&checkpoint_name(step)));
-        let (held, mistrusted) = (self.held(), self.failures > 0);
+        let (reached, mistrusted) = (self.reached(), self.failures > 0);
         let work = async move {
-            if let Some(held) = held {
-                chain.bring_to(&held, mistrusted).await?;
+            if let Some(reached) = reached {
+                chain.bring_to(&reached, mistrusted).await?;
             }
             chain.train(train, dir).await
         };
@@ -112,7 +112,7 @@ impl ConductorState {
         if batch.purpose == Purpose::Train {
             self.positions.insert(batch.number, (request.first_position, next_position));
         }
-        self.tell_whether_held();
+        self.tell_whether_paused();
         let rollouts = self.arguments.parts.rollouts.clone();
         let ask = async move {
             put(&rollouts, START_BATCH_WAIT_MS, |reply| RolloutManagerMessage::StartBatch(request, reply)).await
@@ -147,9 +147,9 @@ impl ConductorState {
     }
 
     /// Where the run is, once its initial policy is committed.
-    pub(super) fn held(&self) -> Option<Held> {
+    pub(super) fn reached(&self) -> Option<Reached> {
         let checkpoint = self.checkpoint_dir(self.checkpoint.as_deref()?);
-        Some(Held { step: Step(self.facts.committed?), checkpoint })
+        Some(Reached { step: Step(self.facts.committed?), checkpoint })
     }
 
     /// A checkpoint as the trainer names it.
