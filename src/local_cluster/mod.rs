@@ -21,7 +21,7 @@ use greenroom_core::{Clock, RestartDecision, RestartIntensity, RestartPolicy, sp
 use greenroom_messages::run::StopMode;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::StartError;
 use crate::config::Config;
@@ -162,6 +162,8 @@ impl Guard {
         self.start(CONTROLLER)?;
         let listens_by = Instant::now() + LISTEN_WAIT;
         let mut ends_by = None;
+        let mut looks = interval(LISTEN_PAUSE);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.seed.is_none() && Instant::now() > listens_by {
                 anyhow::bail!("GR0913: the controller does not listen after {} s", LISTEN_WAIT.as_secs());
@@ -187,7 +189,7 @@ impl Guard {
                     }
                 }
                 Some(node) = inbox.restarts.recv() => self.on_restart(node)?,
-                () = tokio::time::sleep(LISTEN_PAUSE), if self.seed.is_none() => self.look_for_controller()?,
+                _ = looks.tick(), if self.seed.is_none() => self.look_for_controller()?,
                 () = tokio::time::sleep_until(ends_by.unwrap_or_else(Instant::now)), if ends_by.is_some() => {}
             }
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
-use greenroom_cluster::{Cluster, MemberEvent, caller};
+use greenroom_cluster::{Cluster, Member, MemberEvent, caller};
 use greenroom_core::{Address, Deadline, Seam, ask};
 use greenroom_identity::Identity;
 use greenroom_messages::RunId;
@@ -219,8 +219,8 @@ pub(super) async fn await_gang(site: &Site, ledger: &Ledger) -> anyhow::Result<(
     let progress = |missing: &[greenroom_cluster::Missing]| {
         let mut missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
         let admitted = ledger.admitted.borrow();
-        let members =
-            site.cluster.members().into_iter().filter(|member| member.is_up() && !admitted.contains(&member.name));
+        let is_awaited = |member: &Member| member.is_up() && member.plays_a_role() && !admitted.contains(&member.name);
+        let members = site.cluster.members().into_iter().filter(is_awaited);
         missing.extend(members.map(|member| format!("{} is up, and has not yet told its settings", member.name)));
         (site.talk)(&format!("waiting for the gang: {}", missing.join("; ")));
     };

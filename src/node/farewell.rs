@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use greenroom_cluster::{Cluster, Member, MemberState, SHELL};
+use greenroom_cluster::{Cluster, Member, MemberState};
 use greenroom_messages::node::{Enlist, NodeMessage, RunOver};
 use greenroom_run::RunEnd;
 use tokio::time::Instant;
@@ -74,7 +74,7 @@ impl LastWord {
                 let _ = service::node_at(cluster, &member.name).cast(word);
             }
             let there: Vec<&str> =
-                up.iter().filter(|member| plays_a_role(member)).map(|member| &*member.name).collect();
+                up.iter().filter(|member| member.plays_a_role()).map(|member| &*member.name).collect();
             let missing = self.missing(node, &gone);
             let is_waiting = is_final && within_ms > 0 && !missing.is_empty();
             if there.is_empty() && !is_waiting {
@@ -106,8 +106,4 @@ impl LastWord {
         });
         short.map(|(role, _)| role).collect()
     }
-}
-
-fn plays_a_role(member: &Member) -> bool {
-    member.roles.iter().any(|role| role != SHELL)
 }

@@ -47,7 +47,7 @@ use greenroom_messages::run::{ConductorMessage, JournalMessage, StopMode};
 use greenroom_run::{RunEnd, RunSummary};
 use ractor::{Actor, ActorRef};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 pub use builder::{Guest, NodeBuilder};
 pub use config::{NodeConfig, NodeDataplane, ROLES};
@@ -358,6 +358,9 @@ impl Node {
     async fn follow(&mut self, leave: &mut mpsc::UnboundedReceiver<StopMode>) -> NodeEnd {
         let patience = Duration::from_secs(self.site.node.gang_wait_s);
         let mut confirmation = Confirmation::of(&self.site, &self.settings);
+        // not a sleep: that would begin anew with each node that comes or goes
+        let mut looks = interval(ENLIST_PAUSE);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_seen = Instant::now();
         let mut was_there = true;
         loop {
@@ -375,7 +378,7 @@ impl Node {
                 },
                 Some(mode) = leave.recv() => return self.depart(mode, leave).await,
                 reason = confirmation.refused() => return NodeEnd::Failed(NodeError::Refused { reason }),
-                () = tokio::time::sleep(ENLIST_PAUSE) => {
+                _ = looks.tick() => {
                     confirmation.look(&self.site);
                     let is_there = confirmation.can_be_asked();
                     if is_there != was_there {

@@ -6,7 +6,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use greenroom_cluster::{Member, SHELL};
+use greenroom_cluster::Member;
 use tokio::net::{TcpStream, lookup_host};
 
 use super::{ShellError, Way};
@@ -38,7 +38,7 @@ pub(super) async fn probe(way: &Way) -> Result<(), ShellError> {
 /// What was seen instead of a controller: what a peer said when it refused, who answered, or that nobody did; and what the
 /// shell was not given.
 pub(super) fn seen(way: &Way, heard: &str, members: &[Member]) -> String {
-    let is_node = |member: &&Member| member.is_up() && !member.roles.iter().any(|role| role == SHELL);
+    let is_node = |member: &&Member| member.is_up() && member.plays_a_role();
     let nodes: Vec<&str> = members.iter().filter(is_node).map(|member| member.name.as_str()).collect();
     if heard.is_empty() && !nodes.is_empty() {
         return format!("{} answered, but knows no controller that is up", nodes.join(", "));

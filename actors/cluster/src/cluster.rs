@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::bulk::plane::{BulkPlane, SERVICE};
-use crate::gang::GangWatch;
+use crate::gang::{GangWatch, SAID_AGAIN_MS};
 use crate::hub::Hub;
 use crate::incarnation;
 use crate::link::cookie::{Cookie, unguessable_number};
@@ -24,8 +24,6 @@ use crate::{ClusterConfig, ClusterError, Dialled, GangError, Member, MemberEvent
 
 /// How long a node that leaves waits for others to have heard of it.
 const LEAVING_MS: u64 = 2000;
-/// How often a gang's progress is told while nothing changes.
-const PROGRESS: Duration = Duration::from_secs(5);
 
 /// A node's membership of its cluster. Cheap to clone; it ends with [`leave`](Self::leave), not with its last clone.
 #[derive(Clone)]
@@ -183,20 +181,23 @@ impl Cluster {
                 let admitted = admitted.borrow_and_update();
                 members.retain(|member| admitted.contains(&member.name));
             }
-            let missing = watch.missing(&members, self.hub.moment().elapsed_ms);
+            let now_ms = self.hub.moment().elapsed_ms;
+            let missing = watch.missing(&members, now_ms);
             if missing.is_empty() {
                 return Ok(());
             }
             if deadline.has_passed() || self.hub.stop.is_cancelled() {
                 return Err(GangError { missing });
             }
-            progress(&missing);
+            if watch.is_to_be_said(&missing, now_ms) {
+                progress(&missing);
+            }
             tokio::select! {
                 // the sender lives as long as the hub
                 _ = view.changed() => {}
                 () = change_of(&mut admitted) => {}
                 () = self.hub.stop.cancelled() => {}
-                () = tokio::time::sleep(PROGRESS.min(deadline.remaining())) => {}
+                () = tokio::time::sleep(Duration::from_millis(SAID_AGAIN_MS).min(deadline.remaining())) => {}
             }
         }
     }

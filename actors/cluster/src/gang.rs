@@ -29,16 +29,31 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Since when each role has been short of nodes.
+/// How often it is said again what is missing.
+pub(crate) const SAID_AGAIN_MS: u64 = 5_000;
+
+/// Since when each role has been short of nodes, and what was said of it.
 #[derive(Debug)]
 pub(crate) struct GangWatch {
     required: Vec<(String, usize)>,
     short_since_ms: BTreeMap<String, u64>,
+    said: Option<(u64, Vec<(String, usize)>)>,
 }
 
 impl GangWatch {
     pub(crate) fn new(required: &[(String, usize)]) -> Self {
-        Self { required: required.to_vec(), short_since_ms: BTreeMap::new() }
+        Self { required: required.to_vec(), short_since_ms: BTreeMap::new(), said: None }
+    }
+
+    /// Whether to say what is missing: it is not what was said last, or that was a while ago.
+    pub(crate) fn is_to_be_said(&mut self, missing: &[Missing], now_ms: u64) -> bool {
+        let short: Vec<_> = missing.iter().map(|missing| (missing.role.clone(), missing.missing)).collect();
+        let is_stale = |(when_ms, what): &(u64, _)| now_ms.saturating_sub(*when_ms) >= SAID_AGAIN_MS || *what != short;
+        let is_to_be_said = self.said.as_ref().is_none_or(is_stale);
+        if is_to_be_said {
+            self.said = Some((now_ms, short));
+        }
+        is_to_be_said
     }
 
     /// What is missing among `members` at `now_ms`; empty when the gang is complete.
@@ -56,5 +71,31 @@ impl GangWatch {
             missing.push(Missing { role: role.clone(), missing: required - there, required: *required, waited_ms });
         }
         missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_when_it_changes_and_every_few_seconds() {
+        let mut watch = GangWatch::new(&[("engine".to_owned(), 2), ("trainer".to_owned(), 1)]);
+        let short = |engines| {
+            let missing = |role: &str, missing| Missing { role: role.to_owned(), missing, required: 2, waited_ms: 7 };
+            vec![missing("engine", engines), missing("trainer", 1)]
+        };
+        let cases = [
+            (0, 2, true),
+            (1, 2, false),
+            (SAID_AGAIN_MS - 1, 2, false),
+            (SAID_AGAIN_MS, 2, true),
+            (SAID_AGAIN_MS + 1, 1, true),
+            (SAID_AGAIN_MS + 2, 1, false),
+            (2 * SAID_AGAIN_MS + 1, 1, true),
+        ];
+        for (now_ms, engines, is_to_be_said) in cases {
+            assert_eq!(watch.is_to_be_said(&short(engines), now_ms), is_to_be_said, "at {now_ms}");
+        }
     }
 }

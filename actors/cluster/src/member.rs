@@ -3,6 +3,8 @@
 use greenroom_identity::CertificateRole;
 use serde::{Deserialize, Serialize};
 
+use crate::SHELL;
+
 /// Whether a node lives, as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -50,6 +52,11 @@ impl Member {
     /// Whether what it serves still counts.
     pub fn is_up(&self) -> bool {
         matches!(self.state, MemberState::Alive | MemberState::Suspect)
+    }
+
+    /// Whether it has a part in the run: not a shell, nor a node that only looks.
+    pub fn plays_a_role(&self) -> bool {
+        self.roles.iter().any(|role| role != SHELL)
     }
 }
 

@@ -96,6 +96,8 @@ pub struct RunStatus {
     pub reward: Option<f32>,
     /// Mean reward of the evaluation before training.
     pub eval_before: Option<f32>,
+    /// Whether the admission of rollouts is held.
+    pub rollouts_paused: bool,
     /// Whether training is held.
     pub training_paused: bool,
     /// Whether the run has ended.

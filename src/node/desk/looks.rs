@@ -84,16 +84,15 @@ impl Desk {
             Ok(run) => {
                 (seen.step, seen.steps, seen.phase) = (run.step.0, run.steps, run.phase);
                 (seen.groups_finished, seen.groups) = (run.groups_finished, run.groups);
-                (seen.reward, seen.eval_before, seen.training_paused) =
-                    (run.reward, run.eval_before, run.training_paused);
+                (seen.reward, seen.eval_before) = (run.reward, run.eval_before);
+                (seen.rollouts_paused, seen.training_paused) = (run.rollouts_paused, run.training_paused);
             }
             Err(reason) => seen.unanswered.push(reason),
         }
         match rollouts {
             Ok(rollouts) => {
-                (seen.rollouts_paused, seen.rollouts_running) = (rollouts.paused, rollouts.running);
-                seen.rollouts_drained = rollouts.drained;
-                (seen.rollouts_queued, seen.rollouts_ended) = (rollouts.queued, rollouts.ended);
+                (seen.rollouts_running, seen.rollouts_queued) = (rollouts.running, rollouts.queued);
+                (seen.rollouts_ended, seen.rollouts_drained) = (rollouts.ended, rollouts.drained);
             }
             Err(reason) => seen.unanswered.push(reason),
         }

@@ -87,6 +87,7 @@ impl ConductorState {
                 .measured
                 .get(&BatchId { purpose: Purpose::Evaluate, number: 0 })
                 .map(|metrics| metrics.reward as f32),
+            rollouts_paused: self.rollouts_paused,
             training_paused: self.facts.training_paused,
             ended: self.ended,
         }

@@ -41,7 +41,8 @@ impl ConductorState {
         }
     }
 
-    /// Tells the RolloutManager, which forgets it with its process. One that is not there is told with its next batch.
+    /// Tells the RolloutManager, which forgets it with its process. One that is not there is told when it is, and with each
+    /// batch.
     pub(super) fn tell_whether_paused(&self) {
         let _ = self.arguments.parts.rollouts.cast(RolloutManagerMessage::SetPaused(self.rollouts_paused));
     }

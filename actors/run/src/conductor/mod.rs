@@ -437,6 +437,7 @@ impl ConductorState {
         let is_back = there && !std::mem::replace(&mut self.rollouts_there, there);
         if is_back || now_ms.saturating_sub(self.asserted_ms) >= REASSERT_MS {
             self.asserted_ms = now_ms;
+            self.tell_whether_paused();
             for batch in running {
                 self.assert_batch(batch)?;
             }
