@@ -46,8 +46,9 @@ pub(crate) fn with_libtorch<'a>(command: &'a mut Command, libtorch: &Libtorch) -
     command
 }
 
-/// Builds the `greenroom` binary, with the small helper of sandboxes beside it, and says where it is.
-pub(crate) fn build_greenroom(libtorch: &Libtorch) -> anyhow::Result<PathBuf> {
+/// Builds the `greenroom` binary, with the small helper of sandboxes beside it, and says where it is; fully optimised and
+/// without the checks of invariants where it is for `release`.
+pub(crate) fn build_greenroom(libtorch: &Libtorch, release: bool) -> anyhow::Result<PathBuf> {
     let mut build = command();
     build.args([
         "build",
@@ -59,6 +60,9 @@ pub(crate) fn build_greenroom(libtorch: &Libtorch) -> anyhow::Result<PathBuf> {
         "--message-format",
         "json-render-diagnostics",
     ]);
+    if release {
+        build.arg("--release");
+    }
     let mut child =
         with_libtorch(&mut build, libtorch).stdout(Stdio::piped()).spawn().context("cargo does not start")?;
     let mut binary = None;

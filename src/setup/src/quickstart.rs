@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Run over several nodes, each a process of this machine: controller, trainer, two engines, sandboxes.
     #[arg(long)]
     nodes: bool,
+    /// Build with all optimisations, as for real runs: takes longer, into `target/release`.
+    #[arg(long)]
+    release: bool,
     /// Stop before the training: only set up and build.
     #[arg(long)]
     set_up_only: bool,
@@ -59,7 +62,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
     let libtorch = libtorch::provide()?;
     say("building greenroom (the first time takes some minutes)");
-    let greenroom = cargo::build_greenroom(&libtorch)?;
+    let greenroom = cargo::build_greenroom(&libtorch, options.release)?;
     if options.set_up_only {
         say(&format!("all is set up; the program is {}", greenroom.display()));
         return Ok(ExitCode::SUCCESS);
