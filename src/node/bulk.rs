@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use async_trait::async_trait;
-use greenroom_cluster::{BulkPlane, Cluster};
-use greenroom_core::{Deadline, Threads, in_place, spawn_blocking_named};
+use greenroom_cluster::{BulkPlane, Cluster, Member, MemberEvent};
+use greenroom_core::{Deadline, Threads, in_place, spawn_blocking_named, spawn_named};
 use greenroom_dataplane::{
     Client, DataplaneError, FetchOptions, FetchReport, ObjectId, PeerAddress, Server, Store, StoreConfig,
 };
@@ -58,7 +58,26 @@ pub(super) async fn of_node(
     let started = DataPlane::start(identity, place, &dir, StoreConfig::default(), Box::new(is_up)).await;
     let plane = started.context("the data plane")?;
     cluster.carry_bulk(BulkPlane::new(plane.store.clone(), plane.client.clone(), plane.holder.address.clone()));
+    spawn_named("data-plane-members", tell_who_goes(cluster.clone(), plane.client.clone()));
     Ok(Some(Arc::new(plane)))
+}
+
+/// Lets no fetch wait for a node that the cluster knows to be gone.
+async fn tell_who_goes(cluster: Cluster, client: Client) {
+    let mut events = cluster.events();
+    while let Some(event) = events.recv().await {
+        match event {
+            MemberEvent::Joined(member) => client.back(&member.name),
+            MemberEvent::Died { node, .. } | MemberEvent::Left { node, .. } => {
+                // of shells, which come and go and serve nothing, nothing is remembered
+                let is_it = |member: &Member| member.name == node && member.plays_a_role();
+                if cluster.members().iter().any(is_it) {
+                    client.gone(&node);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 impl DataPlane {

@@ -15,6 +15,7 @@ use crate::directory::DirectoryPeer;
 use crate::error::PeerFailure;
 use crate::fetch::{self, FetchOptions, FetchReport};
 use crate::lane::{Lane, Pace};
+use crate::presence::Presence;
 use crate::quic::{self, Dialler};
 use crate::store::{Place, object_dir};
 use crate::{DataplaneConfig, DataplaneError, ObjectHandle, ObjectId, PeerAddress, Store, StoreConfig, Transport, tls};
@@ -28,6 +29,7 @@ pub(crate) struct Inner {
     dialler: Dialler,
     /// Where it fetches; none: where it is asked to.
     threads: Option<Threads>,
+    pub presence: Presence,
     without_quic: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -84,6 +86,7 @@ impl Client {
             config: config.clone(),
             dialler: Dialler::new(config),
             threads,
+            presence: Presence::default(),
             without_quic: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -151,6 +154,17 @@ impl Client {
     /// Errors: as [`Client::fetch`].
     pub async fn fetch_handle(&self, handle: &ObjectHandle, deadline: Deadline) -> Result<Bytes, DataplaneError> {
         self.fetch_bytes(handle.object, &handle.holders, handle.bytes, deadline).await
+    }
+
+    /// A node has gone, as is known from elsewhere: what is under way with it fails at once and goes on with other peers, and
+    /// it is not dialled until it is [`back`](Self::back). Names are kept for ever: not for who never serves.
+    pub fn gone(&self, node: &str) {
+        self.inner.presence.gone(node);
+    }
+
+    /// A node that may have gone is there.
+    pub fn back(&self, node: &str) {
+        self.inner.presence.back(node);
     }
 
     /// Tells peers that this side is going, and ends its connections.

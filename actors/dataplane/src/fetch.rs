@@ -217,6 +217,7 @@ async fn ask_manifest(
         let (mut unknown, mut refused) = (0, 0);
         for (number, peer) in peers.iter().enumerate() {
             let asking = manifest_of(client, object, peer, number, wait_ms, connections, notes);
+            let asking = client.presence.with(peer, asking);
             let Ok(answer) = timeout_at(deadline.instant(), asking).await else {
                 return Err(DataplaneError::Deadline { object, held: 0, chunks: 0, told: told(peers, &last) });
             };
@@ -298,8 +299,9 @@ impl Work {
     }
 
     async fn dial(&self, peer: usize, notes: &Mutex<Vec<String>>) -> Result<Lane, PeerFailure> {
-        let (lane, transport) =
-            self.client.dial(self.object, &self.peers[peer], peer, &self.connections, notes).await?;
+        let address = &self.peers[peer];
+        let dialling = self.client.dial(self.object, address, peer, &self.connections, notes);
+        let (lane, transport) = self.client.presence.with(address, dialling).await?;
         let mut tally = locked(&self.tally);
         if !tally.transports.contains(&transport) {
             tally.transports.push(transport);
@@ -327,7 +329,8 @@ impl Work {
     async fn use_lane(&self, peer: usize, mut lane: Lane) {
         let mut asked = VecDeque::new();
         let mut taking_in = VecDeque::new();
-        let failure = self.exchange(peer, &mut lane, &mut asked, &mut taking_in).await.err();
+        let exchange = self.exchange(peer, &mut lane, &mut asked, &mut taking_in);
+        let failure = self.client.presence.with(&self.peers[peer], exchange).await.err();
         drop(lane);
         {
             let mut plan = locked(&self.plan);

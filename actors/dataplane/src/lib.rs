@@ -26,6 +26,7 @@ mod link;
 mod manifest;
 mod peer;
 mod plan;
+mod presence;
 mod quic;
 mod server;
 mod session;

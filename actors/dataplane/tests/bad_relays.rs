@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use greenroom_core::spawn_named;
-use greenroom_dataplane::{ALPN, PeerAddress, Request, Transport};
+use greenroom_dataplane::{ALPN, DataplaneConfig, PeerAddress, Request, Transport};
 use greenroom_identity::{CertificateRole, Identity};
 use support::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,6 +81,35 @@ async fn a_relay_that_serves_wrong_bytes_is_left_for_the_next_peer() {
     assert!(liar.lies.load(Ordering::Relaxed) <= most, "it was asked on and on");
     let chunks = (content.len() / CHUNK_BYTES as usize) as u64;
     assert_eq!(report.chunks_by_peer.get(&source.address.to_string()), Some(&chunks));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_is_known_to_be_gone_is_left_at_once() {
+    let world = World::new();
+    // silence would be told apart from slowness only long after the test's deadline
+    let config = DataplaneConfig { stall_timeout_ms: 600_000, ..config(Transport::Tls) };
+    let source = world.node("source", &config).await;
+    let receiver = world.node("receiver", &config).await;
+    let content = content(9, 4 * MIB);
+    let id = source.put(world.dir.path(), &content);
+    let listener = TcpListener::bind(loopback()).await.unwrap();
+    let mute = PeerAddress::node("mute", listener.local_addr().unwrap());
+    let identity = world.identity("mute", CertificateRole::Node);
+    let peers = [mute, source.address.clone()];
+    let client = receiver.client(&config);
+    let told = client.clone();
+    let goes_when_asked = async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = TlsAcceptor::from(identity.server_config(&[ALPN])).accept(stream).await.unwrap();
+        stream.read_exact(&mut [0; 8]).await.unwrap();
+        told.gone("mute");
+        (stream, listener)
+    };
+    let limits = within(30);
+    let (report, _open) = tokio::join!(client.fetch(id, &peers, &receiver.store, &limits), goes_when_asked);
+    assert_holds(&receiver.store, id, &content);
+    let chunks = (content.len() / CHUNK_BYTES as usize) as u64;
+    assert_eq!(report.unwrap().chunks_by_peer.get(&source.address.to_string()), Some(&chunks));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
