@@ -67,6 +67,16 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether its answer tells all that went wrong: what the log would warn of is the way there.
+    pub(crate) fn tells_all(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Shell(_) | Self::Ctl(_));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+}
+
 #[derive(Args)]
 pub(crate) struct Layers {
     /// A TOML file; may be given several times, later ones win. `greenroom config show --origin` lists the keys.

@@ -64,6 +64,8 @@
     doc = r##"
 ```no_run
 # async fn example(identity: greenroom::cluster::IdentityFiles) -> anyhow::Result<()> {
+use std::time::Duration;
+
 use greenroom::core::Address;
 use greenroom::messages::run::StepFinished;
 
@@ -74,6 +76,7 @@ let guest = greenroom::Node::builder("dashboard")
     .identity(identity)
     .join()
     .await?;
+guest.run_is_led(Duration::from_secs(60)).await?;
 let to = Address::of_function("steps", |step: StepFinished| {
     println!("step {}: reward {}", step.step.0, step.reward);
     Ok(())

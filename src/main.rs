@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         return greenroom::sandbox::box_init_main();
     }
     let arguments = cli::Cli::parse();
-    let log_file = telemetry::start(arguments.verbose);
+    let log_file = telemetry::start(arguments.verbose, arguments.command.tells_all());
     match commands::run(arguments.command, &log_file) {
         Ok(code) => code,
         Err(error) => {

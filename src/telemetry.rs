@@ -51,9 +51,11 @@ impl<'a> MakeWriter<'a> for LogFile {
     }
 }
 
-/// Starts logging. `verbose` counts the `-v` given: 1 is info, 2 is debug, 3 is trace.
-pub(crate) fn start(verbose: u8) -> LogFile {
-    let level = ["warn", "info", "debug", "trace"][usize::from(verbose.min(3))];
+/// Starts logging. `verbose` counts the `-v` given: 1 is info, 2 is debug, 3 is trace. Without any, warnings are told, but
+/// for a command whose every trouble is in its answer.
+pub(crate) fn start(verbose: u8, tells_all: bool) -> LogFile {
+    let least = if tells_all { "error" } else { "warn" };
+    let level = [least, "info", "debug", "trace"][usize::from(verbose.min(3))];
     let quiet = if verbose < 2 { CARRIER } else { "" };
     let told = greenroom::core::TOLD;
     let for_people = EnvFilter::try_from_env("GREENROOM_LOG")

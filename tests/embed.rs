@@ -261,6 +261,8 @@ async fn a_foreign_application_joins_a_cluster_and_is_told_of_steps() {
     let (sender, mut steps) = mpsc::unbounded_channel();
     let subscribed =
         guest.subscribe(Address::of_function("steps", move |step: StepFinished| sender.send(step).map_err(|_| ())));
+    guest.run_is_led(PATIENCE).await.unwrap();
+    ask(&guest.conductor(), Deadline::after_ms(60_000), ConductorMessage::Status).await.unwrap();
     for number in 1..=3 {
         let step = tokio::time::timeout(PATIENCE, steps.recv()).await.unwrap().unwrap();
         assert_eq!((step.step.0, step.version.number, step.run.to_string()), (number, number, "run".to_owned()));

@@ -1,12 +1,12 @@
 //! `greenroom ctl VERB`: joins a run's cluster, does one verb of the shell, leaves.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use greenroom::cluster::IdentityFiles;
-use greenroom::shell::{Done, Output, Request, Session, ShellError, Way, at_once, parse, printable};
+use greenroom::shell::{Done, Output, Request, Session, ShellError, Shown, Way, at_once, parse, printable};
 
 use crate::cli::{Ctl, ShellWay};
 
@@ -22,7 +22,7 @@ pub(super) fn run(ctl: Ctl) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
     let done = runtime.block_on(async {
-        let session = match Session::join(&way).await {
+        let session = match Session::join(&way, waits).await {
             Ok(session) => session,
             Err(error) => return error.downcast::<ShellError>().map(Err),
         };
@@ -35,7 +35,10 @@ pub(super) fn run(ctl: Ctl) -> anyhow::Result<ExitCode> {
 
 /// Does a verb; Ctrl-C ends what goes on for ever.
 pub(super) async fn perform(session: &Session, request: &Request, usual: Output) -> Result<Done, ShellError> {
-    let mut show = |text: &str| {
+    let is_screen = std::io::stdout().is_terminal();
+    let mut is_first = true;
+    let mut show = |shown: Shown<'_>| {
+        let text = as_written(shown, is_screen, std::mem::take(&mut is_first));
         let mut stdout = std::io::stdout();
         writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_ok()
     };
@@ -43,6 +46,20 @@ pub(super) async fn perform(session: &Session, request: &Request, usual: Output)
         done = session.perform(request, usual, &mut show) => done,
         _ = tokio::signal::ctrl_c() => Ok(Done { text: String::new(), status: 0 }),
     }
+}
+
+/// A text that is one of several, as it is written. Only a screen can be cleared; elsewhere an empty line parts the looks.
+fn as_written(shown: Shown<'_>, is_screen: bool, is_first: bool) -> String {
+    match shown {
+        Shown::Instead(text) if is_screen => format!("\x1b[2J\x1b[H{text}"),
+        Shown::Instead(text) if !is_first => format!("\n{text}"),
+        Shown::Instead(text) | Shown::After(text) => text.to_owned(),
+    }
+}
+
+/// Tells what a shell waits for that does not get into the cluster at once.
+pub(super) fn waits(text: &str) {
+    eprintln!("{}", printable(text));
 }
 
 fn finished(done: Result<Done, ShellError>) -> anyhow::Result<ExitCode> {
@@ -106,4 +123,17 @@ fn files_in(dir: &Path) -> anyhow::Result<IdentityFiles> {
         certificate: certificate.clone(),
         key: certificate.with_extension("key"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_screen_is_cleared() {
+        assert_eq!(as_written(Shown::Instead("x"), true, true), "\x1b[2J\x1b[Hx");
+        assert_eq!(as_written(Shown::Instead("x"), false, true), "x");
+        assert_eq!(as_written(Shown::Instead("x"), false, false), "\nx");
+        assert_eq!(as_written(Shown::After("x"), true, false), "x");
+    }
 }

@@ -13,7 +13,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::{CompletionType, Config, Editor, Helper, Highlighter, Hinter, Validator};
 
 use super::completion::{Names, candidates};
-use super::ctl::{perform, say, way};
+use super::ctl::{perform, say, waits, way};
 use crate::cli::ShellWay;
 
 /// The file with what was typed, in the home directory.
@@ -23,7 +23,7 @@ pub(super) fn run(named: &ShellWay) -> anyhow::Result<ExitCode> {
     let way = way(named)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("the runtime cannot start")?;
-    let session = match runtime.block_on(Session::join(&way)) {
+    let session = match runtime.block_on(Session::join(&way, waits)) {
         Ok(session) => Arc::new(session),
         Err(error) => {
             let error = error.downcast::<ShellError>()?;
@@ -71,7 +71,7 @@ fn from_person(
         if is_end(line) {
             break;
         }
-        if line.is_empty() {
+        if is_nothing(line) {
             continue;
         }
         // a line that is not remembered is still done
@@ -94,7 +94,7 @@ fn from_pipe(mut lines: impl BufRead, mut do_line: impl FnMut(&str) -> Result<Do
             return Ok(status);
         }
         let done = match std::str::from_utf8(&bytes).map(str::trim) {
-            Ok("") => continue,
+            Ok(line) if is_nothing(line) => continue,
             Ok(line) if is_end(line) => return Ok(status),
             Ok(line) => do_line(line),
             Err(error) => Err(ShellError::Words {
@@ -106,6 +106,11 @@ fn from_pipe(mut lines: impl BufRead, mut do_line: impl FnMut(&str) -> Result<Do
             failed => status = failed,
         }
     }
+}
+
+/// Nothing, or a comment: scripts have such lines.
+fn is_nothing(line: &str) -> bool {
+    line.is_empty() || line.starts_with('#')
 }
 
 fn is_end(line: &str) -> bool {
@@ -169,7 +174,7 @@ mod tests {
             };
             from_pipe(lines, done).unwrap()
         };
-        assert_eq!(of(b"well\n\nwell"), 0);
+        assert_eq!(of(b"well\n\n  # viewer\n#!/bin/x\nwell"), 0);
         assert_eq!(of(b"viewer\nwell\n"), 5);
         assert_eq!(of(b"viewer\nill\nquit\nviewer\n"), 2);
         assert_eq!(of(b"a\xff\nafter\n"), 2, "no line: refused as a verb that is none");

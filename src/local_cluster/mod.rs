@@ -241,7 +241,7 @@ impl Guard {
         match (node, code) {
             // its end is the run's, whatever it is; but one that was killed has told no end
             (CONTROLLER, Some(code)) => return Ok(Some(code)),
-            (CONTROLLER, None) if self.is_stopping => return Ok(Some(STOPPED)),
+            (CONTROLLER, None) if self.is_stopping || self.has_told_a_stop() => return Ok(Some(STOPPED)),
             _ if node != CONTROLLER && self.place.has_ended(&self.place.layout().nodes()[node]) => return Ok(None),
             _ => {}
         }
@@ -260,6 +260,11 @@ impl Guard {
             }
             RestartDecision::GiveUp => Err(StartError::NodeGaveUp { node: name, how }.into()),
         }
+    }
+
+    /// Whether the controller has told a node, before it died, that the run was stopped.
+    fn has_told_a_stop(&self) -> bool {
+        self.place.layout().nodes().iter().skip(1).any(|node| self.place.was_stopped(node))
     }
 
     fn on_restart(&mut self, node: usize) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use greenroom_cluster::ClusterConfig;
 use greenroom_identity::{Authority, CertificateRole, IdentityFiles, IssueRequest};
 use serde::Serialize;
 
+use super::STOPPED;
 use super::layout::{Layout, LayoutNode};
 use crate::StartError;
 use crate::config::Config;
@@ -115,6 +116,11 @@ impl ClusterPlace {
     /// Whether the run has ended for a node: its controller has told it so.
     pub(super) fn has_ended(&self, node: &LayoutNode) -> bool {
         self.state_dir(node).join(ended::FILE).exists()
+    }
+
+    /// Whether the run was stopped, as its controller has told a node.
+    pub(super) fn was_stopped(&self, node: &LayoutNode) -> bool {
+        ended::status(&self.state_dir(node)) == Some(STOPPED)
     }
 
     /// Forgets an end that was true of an earlier process.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use greenroom_cluster::{Cluster, ClusterConfig, ClusterError, caller};
 use greenroom_core::{Address, Faults, Seam};
@@ -10,11 +11,15 @@ use greenroom_messages::engine::EnginePoolMessage;
 use greenroom_messages::node::NodeMessage;
 use greenroom_messages::run::{ConductorMessage, StepFinished};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{Node, NodeConfig, rivals, service};
+use super::{Node, NodeConfig, NodeError, entry, rivals, service};
 use crate::config::Config;
 use crate::up::Talk;
 use crate::{Subscribed, subscribe};
+
+/// How often a guest looks whether the run is led.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Node {
     /// A node of this name, to be told where its cluster is. The name is unique in the cluster; with TLS it is the
@@ -100,7 +105,8 @@ impl NodeBuilder {
     }
 
     /// Joins as a guest: a node without a part in the run, which may ask, subscribe and generate. Others need not be there
-    /// yet. One per process.
+    /// yet. Where the run has TLS it needs a node's certificate of its own name (`greenroom ca issue --name NAME`); those of
+    /// operators and viewers are for shells. One per process.
     ///
     /// # Errors
     /// [`ClusterError`] when settings, cookie, certificate or address cannot be used.
@@ -164,7 +170,23 @@ impl Guest {
         &self.cluster
     }
 
-    /// The run's Conductor, wherever it is; questions before it is there fail as such.
+    /// Waits until the run is led by somebody: only then questions to its [`conductor`](Self::conductor) are answered.
+    ///
+    /// # Errors
+    /// [`NodeError::NoController`] when that takes longer; it tells what was met with instead.
+    pub async fn run_is_led(&self, within: Duration) -> Result<(), NodeError> {
+        let (conductor, until) = (self.conductor(), Instant::now() + within);
+        while !conductor.is_bound() {
+            if Instant::now() >= until {
+                let seen = entry::seen(&self.cluster, None);
+                return Err(NodeError::NoController { waited_s: within.as_secs(), seen });
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// The run's Conductor, wherever it is; questions before it is there fail at once, see [`run_is_led`](Self::run_is_led).
     pub fn conductor(&self) -> Address<ConductorMessage> {
         service::CONDUCTOR.anywhere(&self.cluster)
     }

@@ -238,12 +238,16 @@ mod tests {
 
     /// What is wrong with a node's file, given the lines before and in its table `cluster`, and after it.
     fn problems(top: &str, cluster: &str, after: &str) -> String {
+        problems_of("gpu", top, cluster, after)
+    }
+
+    fn problems_of(node: &str, top: &str, cluster: &str, after: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("node.toml");
         let run = if top.contains("run =") { "" } else { "run = \"mine\"" };
         let seeds = if cluster.contains("seeds =") { "" } else { "seeds = [\"lead:4700\"]" };
         let text = format!(
-            "{run}\n{top}\nconfig = [\"run.toml\"]\nstate_dir = \"state\"\n[cluster]\nnode = \"gpu\"\n\
+            "{run}\n{top}\nconfig = [\"run.toml\"]\nstate_dir = \"state\"\n[cluster]\nnode = \"{node}\"\n\
              roles = [\"engine\"]\n{seeds}\n{cluster}\n{after}\n"
         );
         std::fs::write(&file, text).unwrap();
@@ -267,6 +271,7 @@ mod tests {
             ("actor_threads = 0", "", "", "actor_threads is 0, and must be 1 to 1024"),
             ("", "dead_ms = 9000000000000000000", "", "cluster.dead_ms: 9000000000000000000 is more than"),
             ("", "handshake_ms = 9000000000000000000", "", "cluster.handshake_ms: "),
+            ("", "heartbeat_ms = 0", "", "cluster.heartbeat_ms: 0 must be more than 0 and less than suspect_ms (3000)"),
             ("", "seeds = []", "", "cluster.seeds must name a node to dial"),
             ("run = \"../../etc\"", "", "", "run: \"../../etc\" cannot be a run's name"),
             ("", "", "[engines.a]\nurl = \"ftp://x\"", "engines.a.url is \"ftp://x\": write http://HOST:PORT"),
@@ -284,5 +289,7 @@ mod tests {
             let said = problems(top, cluster, after);
             assert!(said.contains("node.toml: ") && said.contains(words), "{words:?} in {said:?}");
         }
+        let said = problems_of("a/b", "", "", "");
+        assert!(said.contains("cluster.node: \"a/b\" is not 1 to ") && !said.contains("certificate"), "{said}");
     }
 }

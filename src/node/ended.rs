@@ -29,10 +29,19 @@ pub(super) fn write(state_dir: &Path, over: &RunOver, settings: &str) {
     }
 }
 
+fn record(state_dir: &Path) -> Option<Record> {
+    let text = crate::files::read_text("the node's", &state_dir.join(FILE), crate::files::Limit::SMALL).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// The exit status with which the run ended, as this node was told last.
+pub(crate) fn status(state_dir: &Path) -> Option<u8> {
+    record(state_dir).map(|record| record.over.status)
+}
+
 /// How the run with these settings ended, if it has nothing left to do.
 pub(super) fn read(state_dir: &Path, settings: &str) -> Option<RunOver> {
-    let text = crate::files::read_text("the node's", &state_dir.join(FILE), crate::files::Limit::SMALL).ok()?;
-    let record: Record = serde_json::from_str(&text).ok()?;
+    let record = record(state_dir)?;
     (record.over.status == 0 && record.settings == settings).then_some(record.over)
 }
 

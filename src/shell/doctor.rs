@@ -205,10 +205,8 @@ fn sandboxes(pools: &[PoolSight], nodes: &[NodeSight], findings: &mut Vec<Findin
 }
 
 fn weights(weights: &[WeightSight], nodes: &[NodeSight], findings: &mut Vec<Finding>) {
-    let (behind, abreast): (Vec<_>, Vec<_>) = weights.iter().partition(|holder| holder.lag.is_some_and(|lag| lag > 1));
-    let count = format!("{} of {} are at most one version behind", abreast.len(), weights.len());
-    findings.push(finding(Health::Well, "weights", count));
-    for holder in behind {
+    findings.push(finding(Health::Well, "weights", abreast(weights)));
+    for holder in weights.iter().filter(|holder| holder.lag.is_some_and(|lag| lag > 1)) {
         let (lag, version) = (holder.lag.unwrap_or(0), holder.version.unwrap_or(0));
         let is_of = |node: &&NodeSight| holder.holder.split('/').next() == Some(node.node.as_str());
         let remedy = match nodes.iter().find(is_of).filter(|node| node.state != "alive") {
@@ -219,6 +217,24 @@ fn weights(weights: &[WeightSight], nodes: &[NodeSight], findings: &mut Vec<Find
         let text = format!("it has version {version}, {lag} behind the newest: {remedy}");
         findings.push(finding(Health::Doubtful, format!("{} {}", holder.kind, holder.holder), text));
     }
+}
+
+/// How many holders keep up. Those that hold nothing yet, or of which nobody knows how far they are, are no such.
+fn abreast(weights: &[WeightSight]) -> String {
+    if !weights.iter().any(|holder| holder.lag.is_some()) {
+        return "nothing is published yet".to_owned();
+    }
+    let count = |is: fn(&WeightSight) -> bool| weights.iter().filter(|holder| is(holder)).count();
+    let near = count(|holder| holder.lag.is_some_and(|lag| lag <= 1));
+    let mut words = format!("{near} of {} are at most one version behind", weights.len());
+    let rest = [
+        (count(|holder| holder.version.is_none()), "hold nothing yet"),
+        (count(|holder| holder.version.is_some() && holder.lag.is_none()), "hold a version of unknown age"),
+    ];
+    for (holders, what) in rest.into_iter().filter(|(holders, _)| *holders > 0) {
+        words.push_str(&format!(", {holders} {what}"));
+    }
+    words
 }
 
 /// What hosts and engines hold, against what was published. An engine that takes new weights is compared the next time.
@@ -296,6 +312,25 @@ mod tests {
         let mut looked = healthy();
         change(&mut looked.nodes.as_mut().unwrap()[0]);
         looked
+    }
+
+    #[test]
+    fn who_holds_nothing_is_not_counted_as_keeping_up() {
+        let holder = |version, lag| WeightSight {
+            kind: "engine".into(),
+            holder: "a/0".into(),
+            version,
+            lag,
+            state: "serving".into(),
+        };
+        let said = |holders: Vec<WeightSight>| {
+            let findings = judge(&Looked { weights: Ok(holders), ..healthy() });
+            findings.into_iter().find(|finding| finding.part == "weights").unwrap().finding
+        };
+        assert_eq!(said(vec![holder(None, None); 3]), "nothing is published yet");
+        assert_eq!(said(vec![holder(Some(3), Some(0)); 2]), "2 of 2 are at most one version behind");
+        let some = vec![holder(Some(3), Some(0)), holder(None, None), holder(Some(1), Some(2))];
+        assert_eq!(said(some), "1 of 3 are at most one version behind, 1 hold nothing yet");
     }
 
     #[test]

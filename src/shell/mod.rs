@@ -20,7 +20,7 @@ mod words;
 
 pub use error::{SHELL_ERRORS, ShellError};
 pub use output::{Output, printable};
-pub use session::{Done, Session, Show, Way, at_once};
+pub use session::{Done, Session, Show, Shown, Way, at_once};
 pub use verb::{ROLLOUT_STATES, Request, VERBS, Verb, VerbPage, help, parse};
 pub(crate) use words::duration_ms;
 pub use words::split;

@@ -20,7 +20,9 @@ use crate::node::DESK;
 /// How long the desk may take to be found.
 const JOIN_WAIT: Duration = Duration::from_secs(15);
 /// How much longer once a node has refused the shell: it hardly changes its mind.
-const REFUSED_WAIT: Duration = Duration::from_secs(4);
+const REFUSED_WAIT: Duration = Duration::from_secs(1);
+/// After how long it is told what is waited for.
+const SILENT_WAIT: Duration = Duration::from_secs(2);
 /// How long it may take to answer.
 const LOOK_WAIT_MS: u64 = 20_000;
 /// How long a person may wait for a completion.
@@ -58,8 +60,17 @@ impl Done {
     }
 }
 
+/// A text that is one of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown<'a> {
+    /// It comes after those before.
+    After(&'a str),
+    /// It stands in for the one before, where that can be taken away.
+    Instead(&'a str),
+}
+
 /// Shows a text that is one of several; `false` when nobody reads any more.
-pub type Show<'a> = dyn FnMut(&str) -> bool + Send + 'a;
+pub type Show<'a> = dyn FnMut(Shown<'_>) -> bool + Send + 'a;
 
 /// What needs no cluster: help and error codes, shown in the usual way unless the request says another. `None` for
 /// everything else.
@@ -80,11 +91,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Joins, and waits for the desk.
+    /// Joins, and waits for the desk; where that takes long, `tell` gets one line that says what is waited for.
     ///
     /// # Errors
     /// Whatever is wrong with the files; [`ShellError::NoDesk`] with what the cluster said when none is reached in time.
-    pub async fn join(way: &Way) -> anyhow::Result<Self> {
+    pub async fn join(way: &Way, tell: impl Fn(&str)) -> anyhow::Result<Self> {
         let seam = Seam::system(0, Faults::none());
         let party = match &way.tls {
             Some(files) => {
@@ -110,7 +121,7 @@ impl Session {
         reach::probe(way).await?;
         let cluster = Cluster::start(config, seam.clone()).await?;
         let session = Self { desk: cluster.anywhere(DESK), cluster, seam };
-        match session.find_desk(way).await {
+        match session.find_desk(way, tell).await {
             Ok(()) => Ok(session),
             Err(error) => {
                 session.leave().await;
@@ -119,9 +130,9 @@ impl Session {
         }
     }
 
-    async fn find_desk(&self, way: &Way) -> Result<(), ShellError> {
+    async fn find_desk(&self, way: &Way, tell: impl Fn(&str)) -> Result<(), ShellError> {
         let (begun, mut events) = (Instant::now(), self.cluster.events());
-        let mut until = begun + JOIN_WAIT;
+        let (mut until, mut is_told) = (begun + JOIN_WAIT, false);
         let mut heard = String::new();
         while !self.desk.is_bound() {
             if Instant::now() > until {
@@ -134,6 +145,11 @@ impl Session {
                     heard = format!("{peer} says: {reason}");
                     until = until.min(Instant::now() + REFUSED_WAIT);
                 }
+            }
+            // one who was refused is told so in a moment
+            if !is_told && heard.is_empty() && begun.elapsed() >= SILENT_WAIT {
+                tell(&reach::waiting(way, &self.cluster.members()));
+                is_told = true;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -158,8 +174,8 @@ impl Session {
                     Ok(done) => done.text,
                     Err(error) => format!("error: {}: {error}", error.code()),
                 };
-                // the screen is cleared only once there is something to show
-                if !show(&format!("\x1b[2J\x1b[H{text}")) {
+                // what was shown before stands until there is something new
+                if !show(Shown::Instead(&text)) {
                     return Ok(Done::well(String::new()));
                 }
                 tokio::time::sleep(*every).await;
@@ -261,7 +277,7 @@ impl Session {
                 return Err(unexpected());
             };
             for event in &events {
-                if !show(&event_line(event, output)) {
+                if !show(Shown::After(&event_line(event, output))) {
                     return Ok(Done::well(String::new()));
                 }
             }

@@ -16,6 +16,8 @@ use super::{Output, ShellError};
 
 /// How many turns an engine that is added may have in flight, unless told.
 const ADDED_IN_FLIGHT: u32 = 256;
+/// The least time between two looks of `watch`: each asks every part of the run.
+const LEAST_INTERVAL_MS: u64 = 100;
 /// How many events are shown at first.
 const EVENTS: u32 = 30;
 
@@ -160,8 +162,8 @@ pub fn parse(words: &[String]) -> Result<Request, ShellError> {
 
 fn watch(mut words: Words) -> Result<Request, ShellError> {
     let every = match words.leading_option(&["-n", "--interval"])? {
-        Some(text) => duration_ms(&text).filter(|ms| *ms >= 100).ok_or_else(|| {
-            wrong(format!("watch -n takes seconds, at least 0.1 (write 500ms for half a second), not {text:?}"))
+        Some(text) => interval_ms(&text).ok_or_else(|| {
+            wrong(format!("watch -n takes seconds, at least 0.1, such as 0.5 or 500ms, not {text:?}"))
         })?,
         None => 2_000,
     };
@@ -172,14 +174,23 @@ fn watch(mut words: Words) -> Result<Request, ShellError> {
     Ok(Request { output: watched.output, verb: Verb::Watch(Duration::from_millis(every), Box::new(watched)) })
 }
 
+/// How long to wait between two looks: seconds, also parts of one, or a duration with its unit.
+fn interval_ms(text: &str) -> Option<u64> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| seconds.is_finite());
+    let ms = seconds.map(|seconds| (seconds * 1_000.0).round() as u64).or_else(|| duration_ms(text));
+    ms.filter(|ms| *ms >= LEAST_INTERVAL_MS)
+}
+
 fn wrong(reason: impl Into<String>) -> ShellError {
     ShellError::Words { reason: reason.into() }
 }
 
 fn unknown(name: &str) -> ShellError {
     let near = VERBS.iter().map(|page| (strsim::damerau_levenshtein(page.name, name), page.name)).min();
+    // a word of which more is different is hardly a slip
+    let most = (name.chars().count() / 3).max(1);
     match near {
-        Some((distance, near)) if distance <= 3 => wrong(format!("there is no verb {name:?}: did you mean {near}?")),
+        Some((distance, near)) if distance <= most => wrong(format!("there is no verb {name:?}: did you mean {near}?")),
         _ => wrong(format!("there is no verb {name:?}: `help` lists them")),
     }
 }
@@ -249,7 +260,7 @@ impl Words {
             }
             "set" => {
                 let Some(key) = self.optional() else { return Ok(Verb::Look(Look::Settings)) };
-                Verb::Steer(Steer::Set { key, value: self.positional("set KEY VALUE: `set` lists keys")? })
+                Verb::Steer(Steer::Set { key, value: self.value("set KEY VALUE: `set` lists keys")? })
             }
             "cancel" => Verb::Steer(Steer::Cancel(self.rollout("cancel ROLLOUT")?)),
             "publish" => Verb::Steer(Steer::Publish),
@@ -336,6 +347,17 @@ impl Words {
         self.optional().filter(|word| !word.is_empty()).ok_or_else(|| wrong(usage))
     }
 
+    /// The next word, if it is no option: a negative number is none.
+    fn value(&mut self, usage: &str) -> Result<String, ShellError> {
+        let is_number = |word: &String| {
+            word.strip_prefix('-').is_some_and(|rest| rest.starts_with(|one: char| one.is_ascii_digit() || one == '.'))
+        };
+        match self.rest.first().is_some_and(is_number) {
+            true => Ok(self.rest.remove(0)),
+            false => self.positional(usage),
+        }
+    }
+
     fn flag(&mut self, names: &[&str]) -> bool {
         let at = self.rest.iter().position(|word| names.contains(&word.as_str()));
         at.map(|at| self.rest.remove(at)).is_some()
@@ -395,6 +417,10 @@ mod tests {
             ("undrain eng0/embedded-0", Verb::Steer(Steer::Drain { what: "eng0/embedded-0".into(), drained: false })),
             ("stop --now", Verb::Steer(Steer::Stop(StopMode::Now))),
             ("cancel t00001-g002-s03-a00", Verb::Steer(Steer::Cancel(rollout))),
+            (
+                "set rollout.max_running -5",
+                Verb::Steer(Steer::Set { key: "rollout.max_running".into(), value: "-5".into() }),
+            ),
             ("help stop", Verb::Help(Some("stop".into()))),
         ];
         for (line, verb) in cases {
@@ -404,6 +430,10 @@ mod tests {
         let watched = parsed("watch -n 5 events -n 3 -o yaml").unwrap();
         assert_eq!(watched.output, Some(Output::Yaml));
         assert!(matches!(watched.verb, Verb::Watch(every, _) if every == Duration::from_secs(5)));
+        for (every, ms) in [("0.1", 100), ("0.5", 500), ("500ms", 500), ("1.25", 1_250), ("2m", 120_000)] {
+            let watched = parsed(&format!("watch -n {every} status")).unwrap().verb;
+            assert!(matches!(watched, Verb::Watch(every, _) if every == Duration::from_millis(ms)), "{watched:?}");
+        }
     }
 
     #[test]
@@ -411,6 +441,12 @@ mod tests {
         let cases = [
             ("statsu", "did you mean status?"),
             ("frobnicate", "`help` lists them"),
+            ("bogus", "there is no verb \"bogus\": `help` lists them"),
+            ("\"#\"", "there is no verb \"#\": `help` lists them"),
+            ("set rollout.max_running --fast", "set KEY VALUE"),
+            ("watch -n 0.09 status", "at least 0.1"),
+            ("watch -n -1 status", "at least 0.1"),
+            ("watch -n inf status", "such as 0.5 or 500ms, not \"inf\""),
             ("", "a verb"),
             ("stop", "--after-step"),
             ("stop --after-step --now", "--after-step"),

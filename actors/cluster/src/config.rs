@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use greenroom_identity::IdentityFiles;
+use greenroom_identity::{IdentityError, IdentityFiles};
 use serde::{Deserialize, Serialize};
 
 use crate::ClusterError;
@@ -16,6 +16,9 @@ pub const SHELL: &str = "shell";
 
 /// The longest that anything may be waited for, in milliseconds: a year.
 const LONGEST_MS: u64 = 365 * 24 * 3600 * 1000;
+
+/// The longest that the kernel takes for a connection whose bytes nobody confirms, in milliseconds: 24 days.
+const LONGEST_USER_TIMEOUT_MS: u64 = i32::MAX as u64;
 
 /// The settings of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,7 +115,12 @@ impl ClusterConfig {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if let Err(error) = greenroom_identity::check_name(&self.node) {
-            problems.push(format!("node: {error}"));
+            let reason = match error {
+                // no certificate is asked for here
+                IdentityError::Request { reason, .. } => reason,
+                other => other.to_string(),
+            };
+            problems.push(format!("node: {reason}"));
         }
         let too_long = |text: &str| text.is_empty() || text.len() > 200 || text.contains(char::is_control);
         for (key, text) in [("cluster", &self.cluster), ("schema", &self.schema)] {
@@ -151,25 +159,37 @@ impl ClusterConfig {
         }
         if self.heartbeat_ms == 0 || self.heartbeat_ms >= self.suspect_ms || self.suspect_ms >= self.dead_ms {
             let (beat, suspect, dead) = (self.heartbeat_ms, self.suspect_ms, self.dead_ms);
-            problems.push(format!("0 < heartbeat_ms ({beat}) < suspect_ms ({suspect}) < dead_ms ({dead}) must hold"));
+            problems.push(format!(
+                "heartbeat_ms: {beat} must be more than 0 and less than suspect_ms ({suspect}), and that less than dead_ms \
+                 ({dead})"
+            ));
         }
         if self.retry_first_ms == 0 || self.retry_first_ms > self.retry_last_ms {
-            problems.push("0 < retry_first_ms <= retry_last_ms must hold".into());
+            let (first, last) = (self.retry_first_ms, self.retry_last_ms);
+            problems.push(format!("retry_first_ms: {first} must be more than 0 and at most retry_last_ms ({last})"));
         }
-        if self.handshake_ms == 0 || self.tcp_user_timeout_ms == 0 || self.tcp_user_timeout_ms > i32::MAX as u64 {
-            problems.push("handshake_ms and tcp_user_timeout_ms must be more than 0".into());
+        if self.handshake_ms == 0 {
+            problems.push("handshake_ms: at least 1".into());
+        }
+        if !(1..=LONGEST_USER_TIMEOUT_MS).contains(&self.tcp_user_timeout_ms) {
+            let ms = self.tcp_user_timeout_ms;
+            problems.push(format!("tcp_user_timeout_ms: {ms} is not 1 to {LONGEST_USER_TIMEOUT_MS}"));
         }
         if !(1024..=512 << 10).contains(&self.bulk_threshold_bytes) {
             problems.push("bulk_threshold_bytes: between 1024 and 524288".into());
         }
-        if self.bulk_in_flight_bytes < 1 << 20 || self.unacknowledged_bytes < 1 << 20 {
-            problems.push("bulk_in_flight_bytes and unacknowledged_bytes: at least 1048576".into());
+        let amounts =
+            [("bulk_in_flight_bytes", self.bulk_in_flight_bytes), ("unacknowledged_bytes", self.unacknowledged_bytes)];
+        for (key, _) in amounts.into_iter().filter(|(_, bytes)| *bytes < 1 << 20) {
+            problems.push(format!("{key}: at least 1048576"));
         }
         if self.bulk_deadline_ms == 0 {
             problems.push("bulk_deadline_ms: at least 1".into());
         }
-        if self.unacknowledged_messages == 0 || self.open_questions == 0 {
-            problems.push("unacknowledged_messages and open_questions: at least 1".into());
+        let counts =
+            [("unacknowledged_messages", self.unacknowledged_messages), ("open_questions", self.open_questions)];
+        for (key, _) in counts.into_iter().filter(|(_, count)| *count == 0) {
+            problems.push(format!("{key}: at least 1"));
         }
     }
 
@@ -259,6 +279,14 @@ mod tests {
         for key in ["node:", "cluster:", "bind:", "\"x\"", "\"y:0\"", "\":1\"", "heartbeat_ms", "bulk_thr", "open_q"] {
             assert!(problems.contains(key), "{key} in {problems}");
         }
+        assert!(!problems.contains("certificate"), "{problems}");
+        let bad = ClusterConfig { tcp_user_timeout_ms: 1 << 31, retry_first_ms: 0, heartbeat_ms: 0, ..good() };
+        let expected = [
+            "heartbeat_ms: 0 must be more than 0 and less than suspect_ms (3000), and that less than dead_ms (10000)",
+            "retry_first_ms: 0 must be more than 0 and at most retry_last_ms (5000)",
+            "tcp_user_timeout_ms: 2147483648 is not 1 to 2147483647",
+        ];
+        assert_eq!(bad.problems(), expected);
         let for_ever = ClusterConfig { dead_ms: 9 << 60, handshake_ms: u64::MAX, bulk_deadline_ms: 1 << 40, ..good() };
         let problems = for_ever.problems();
         assert_eq!(problems.len(), 3, "{problems:?}");

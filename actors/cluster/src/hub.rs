@@ -158,6 +158,10 @@ impl Hub {
         members
     }
 
+    fn plays_a_role(&self, node: &str) -> bool {
+        self.membership().member(node).is_some_and(Member::plays_a_role)
+    }
+
     /// Changes the membership, publishes what happened, and does what follows from it.
     pub(crate) fn apply(&self, change: impl FnOnce(&mut Membership, Moment) -> Vec<MemberEvent>) {
         let mut membership = self.membership();
@@ -169,6 +173,11 @@ impl Hub {
         }
         for event in &events {
             match event {
+                // a shell may be killed at will
+                MemberEvent::Died { node, incarnation, reason } if !self.plays_a_role(node) => {
+                    tracing::info!(code = "GR1213", node, incarnation, reason, "a shell is held for dead");
+                    self.end_line(node, *incarnation, reason);
+                }
                 MemberEvent::Died { node, incarnation, reason } => {
                     tracing::warn!(code = "GR1213", node, incarnation, reason, "a node is held for dead");
                     self.end_line(node, *incarnation, reason);
@@ -180,6 +189,9 @@ impl Hub {
                 MemberEvent::Joined(member) => {
                     let Member { name, incarnation, roles, address, .. } = member;
                     tracing::info!(node = name, incarnation, ?roles, address, "a node has joined");
+                }
+                MemberEvent::Suspect { node, .. } if !self.plays_a_role(node) => {
+                    tracing::info!(node, "a shell is silent")
                 }
                 MemberEvent::Suspect { node, .. } => tracing::warn!(node, "a node is silent"),
                 MemberEvent::Recovered { node, .. } => tracing::info!(node, "a silent node is heard again"),

@@ -47,6 +47,11 @@ impl Membership {
         self.members.get(node).is_some_and(|entry| entry.member.is_up() && entry.member.incarnation == incarnation)
     }
 
+    /// What is known of a node, whether it is up or not.
+    pub(crate) fn member(&self, node: &str) -> Option<&Member> {
+        self.members.get(node).map(|entry| &entry.member)
+    }
+
     /// All members, sorted by name.
     pub(crate) fn members(&self) -> Vec<Member> {
         self.members.values().map(|entry| entry.member.clone()).collect()

@@ -1,8 +1,8 @@
 //! `ractor_cluster` as the carrier of connections that were agreed upon.
 //!
-//! Upstream's node server gets its streams from us ([`crate::link`]); its own listener stays on 127.0.0.1 with a port of the
-//! system's choice. A session is known by the label of its stream. Invariant: of a peer there is never more than one session
-//! at a time, so that upstream has nothing to elect. On failure: a session that is not ready in time is stopped.
+//! Upstream's node server gets its streams from us ([`crate::link`]); its own listener is ended at once. A session is known
+//! by the label of its stream. Invariant: of a peer there is never more than one session at a time, so that upstream has
+//! nothing to elect. On failure: a session that is not ready in time is stopped.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -49,6 +49,15 @@ pub(crate) struct Session {
     pub ended: oneshot::Receiver<()>,
 }
 
+/// Upstream's server listens for strangers, without a bound on how many hold a connection open; ours come by
+/// [`Sessions::open`] only. Nobody hears of the listener's end, or it would be started again.
+fn close_listener(server: &ActorRef<NodeServerMessage>) {
+    for listener in server.get_children() {
+        listener.unlink(server.get_cell());
+        listener.kill();
+    }
+}
+
 impl Sessions {
     /// Starts the node server and this node's agent.
     pub(crate) async fn start(
@@ -63,6 +72,7 @@ impl Sessions {
             .with_listen_addr(IpAddr::V4(Ipv4Addr::LOCALHOST))
             .with_max_inbound_frame_size(SESSION_FRAME_LIMIT_BYTES);
         let (server, _) = Actor::spawn(None, server, ()).await.map_err(|error| error.to_string())?;
+        close_listener(&server);
         let table = Arc::<Table>::default();
         let subscription = Box::new(Events(table.clone()));
         let subscribe = NodeServerMessage::SubscribeToEvents { id: "greenroom".into(), subscription };

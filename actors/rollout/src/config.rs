@@ -182,8 +182,9 @@ impl RolloutConfig {
     /// Everything that is wrong with these settings, one line each; empty when nothing is.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let positive: [(&str, u64); 13] = [
+        let positive: [(&str, u64); 14] = [
             ("max_turns", self.max_turns.into()),
+            ("guard_ms", self.guard_ms.unwrap_or(1)),
             ("exec_timeout_ms", self.exec_timeout_ms),
             ("eval_timeout_ms", self.eval_timeout_ms),
             ("moving_timeout_ms", self.moving_timeout_ms.unwrap_or(1)),

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use greenroom_core::{Address, Deadline, Reply, ask};
+use greenroom_core::{Address, Deadline, Reply, ask, spawn_named};
 use greenroom_messages::weights::{BulkHandle, BulkRelay, PayloadWanted, PublishedWeightsMessage, WeightFailure};
 use greenroom_messages::{RunId, WeightVersion};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use crate::carrier::{VersionSource, checked_payload};
 use crate::{Link, Manifest, WeightsError};
@@ -29,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How often a fetch may fail for another reason than that time, and the pause after it.
 const MOST_FAILURES: u32 = 3;
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// What is said of a question that the end of this process cuts short.
+const ENDS: &str = "this node ends";
 
 /// Fetches bytes by the data plane.
 #[async_trait]
@@ -65,18 +68,35 @@ impl RemoteSource {
 
     fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(Reply<Result<T, WeightFailure>>) -> PublishedWeightsMessage,
+        question: impl FnOnce(Reply<Result<T, WeightFailure>>) -> PublishedWeightsMessage + Send + 'static,
     ) -> Result<T, WeightsError> {
-        let asked = ask(&self.published, Deadline::after_ms(ANSWER_WAIT_MS), question);
         let remote = |reason: String| WeightsError::Remote { publisher: self.published.name().to_owned(), reason };
-        let answer = self.runtime.block_on(asked).map_err(|error| remote(error.to_string()))?;
-        answer.map_err(|failure| remote(failure.to_string()))
+        let published = self.published.clone();
+        let asked = async move { ask(&published, Deadline::after_ms(ANSWER_WAIT_MS), question).await };
+        let answer = self.wait(asked).ok_or_else(|| remote(ENDS.to_owned()))?;
+        answer.map_err(|error| remote(error.to_string()))?.map_err(|failure| remote(failure.to_string()))
+    }
+
+    /// Waits on this thread for work that the runtime does; `None` when the runtime ends, which drops the work. To poll it
+    /// here would panic then.
+    fn wait<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (done, waiting) = oneshot::channel();
+        let there = self.runtime.enter();
+        spawn_named("weights-fetching", async move {
+            // nobody waits any more: nothing is lost
+            let _ = done.send(work.await);
+        });
+        drop(there);
+        waiting.blocking_recv().ok()
     }
 }
 
 impl VersionSource for RemoteSource {
     fn manifest(&self, version: &WeightVersion) -> Result<Manifest, WeightsError> {
-        let bytes = self.ask(|reply| PublishedWeightsMessage::Manifest(version.clone(), reply))?;
+        let bytes = self.ask({
+            let version = version.clone();
+            |reply| PublishedWeightsMessage::Manifest(version, reply)
+        })?;
         Manifest::from_bytes(&bytes.0, version)
     }
 
@@ -89,15 +109,17 @@ impl VersionSource for RemoteSource {
             let holders: Vec<String> = handle.holders.iter().map(ToString::to_string).collect();
             let holders = holders.join(", ");
             let same_holders = deadline.earlier(Deadline::after(SAME_HOLDERS));
-            let fetched = async {
+            let (fetch, published) = (self.fetch.clone(), self.published.clone());
+            let fetched = async move {
                 tokio::select! {
                     biased;
-                    fetched = self.fetch.fetch(&handle, same_holders) => fetched,
+                    fetched = fetch.fetch(&handle, same_holders) => fetched,
                     // it is elsewhere now, and may be the only one that has the payload
-                    () = back(&self.published) => Err(BulkFetchError::Late("its publisher was started again".into())),
+                    () = back(&published) => Err(BulkFetchError::Late("its publisher was started again".into())),
                 }
             };
-            let error = match self.runtime.block_on(fetched) {
+            let ends = || WeightsError::Remote { publisher: holders.clone(), reason: ENDS.to_owned() };
+            let error = match self.wait(fetched).ok_or_else(ends)? {
                 Ok(payload) => return checked_payload(manifest, payload, &format!("fetched from {holders}")),
                 Err(error) => error,
             };
@@ -107,13 +129,16 @@ impl VersionSource for RemoteSource {
                 return Err(WeightsError::Remote { publisher: holders, reason: error.to_string() });
             }
             if matches!(error, BulkFetchError::Failed(_)) {
-                self.runtime.block_on(tokio::time::sleep(FAILURE_PAUSE));
+                self.wait(tokio::time::sleep(FAILURE_PAUSE)).ok_or_else(ends)?;
             }
         }
     }
 
     fn links(&self, run: &RunId) -> Result<BTreeMap<WeightVersion, Link>, WeightsError> {
-        let links = self.ask(|reply| PublishedWeightsMessage::Links(run.clone(), reply))?;
+        let links = self.ask({
+            let run = run.clone();
+            |reply| PublishedWeightsMessage::Links(run, reply)
+        })?;
         Ok(links.into_iter().map(|link| (link.version, Link { base: link.base, bytes: link.bytes })).collect())
     }
 }
@@ -134,6 +159,40 @@ async fn back<M: Send + 'static>(address: &Address<M>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fetches nothing, for ever.
+    struct Never;
+
+    #[async_trait]
+    impl BulkFetch for Never {
+        fn relay(&self) -> Option<BulkRelay> {
+            None
+        }
+
+        async fn fetch(&self, _: &BulkHandle, _: Deadline) -> Result<Vec<u8>, BulkFetchError> {
+            std::future::pending().await
+        }
+    }
+
+    #[test]
+    fn who_waits_while_the_process_ends_is_told_so() {
+        let runtime = greenroom_core::runtime(1).unwrap();
+        let published = Address::unbound("publisher");
+        let source = RemoteSource::new(published, Arc::new(Never), runtime.handle().clone());
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            let work = async move {
+                begun.send(()).unwrap();
+                loop {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            source.wait::<()>(work)
+        });
+        has_begun.recv().unwrap();
+        runtime.shutdown_background();
+        assert_eq!(waiting.join().unwrap(), None);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn who_was_away_and_is_there_again_is_back() {

@@ -13,6 +13,7 @@ pub(super) fn bottleneck(seen: &StatusSight, missing: &[String], troubles: &[Str
         no_engine(seen, troubles),
         trainer_or_weights(seen),
         waits_in_line(seen),
+        not_admitted(seen),
         slowest(seen),
     ];
     first.into_iter().flatten().next().unwrap_or_else(|| "nothing holds the run up".to_owned())
@@ -60,7 +61,9 @@ fn trainer_or_weights(seen: &StatusSight) -> Option<String> {
 }
 
 fn waits_in_line(seen: &StatusSight) -> Option<String> {
-    let claiming = seen.claims_waiting.max(in_state(seen, "claiming"));
+    // where a box is ready, a rollout merely passes through that state
+    let without_box = if seen.boxes_warm == 0 { in_state(seen, "claiming") } else { 0 };
+    let claiming = seen.claims_waiting.max(without_box);
     let queued = seen.turns_queued;
     if claiming > queued && claiming > 0 {
         let (running, leases) = (seen.rollouts_running, seen.leases);
@@ -75,6 +78,16 @@ fn waits_in_line(seen: &StatusSight) -> Option<String> {
     })
 }
 
+/// Rollouts are there, and none runs: admission is not held, so that a failed attempt delays them, or they are just let in.
+fn not_admitted(seen: &StatusSight) -> Option<String> {
+    let queued = seen.rollouts_queued;
+    if seen.rollouts_running > 0 || queued == 0 {
+        return None;
+    }
+    let words = if queued == 1 { "1 rollout waits for its" } else { &format!("{queued} rollouts wait for their") };
+    Some(format!("no rollout runs: {words} next attempt (rollout.retry_backoff_ms) or turn"))
+}
+
 fn slowest(seen: &StatusSight) -> Option<String> {
     let running = seen.rollouts_running;
     if running == 0 {
@@ -86,8 +99,8 @@ fn slowest(seen: &StatusSight) -> Option<String> {
         "generating" => "have turns generated",
         "executing" => "run commands in their sandboxes",
         "setting_up" => "have their tasks set up",
-        "grading" => "are graded",
-        "claiming" => "wait for a sandbox",
+        "grading" => "are being graded",
+        "claiming" => "are being given a sandbox",
         other => return Some(format!("{count} of {running} rollouts are {other}")),
     };
     let admission = match seen.rollouts_queued {
@@ -155,7 +168,25 @@ mod tests {
                 StatusSight { unanswered: vec!["conductor is not running".into()], ..rolling() },
                 "the run is not led at present: conductor is not running",
             ),
-            (StatusSight { rollout_states: states(&[("grading", 9)]), ..rolling() }, "9 of 16 are graded"),
+            (StatusSight { rollout_states: states(&[("grading", 9)]), ..rolling() }, "9 of 16 are being graded"),
+            (
+                StatusSight { rollout_states: states(&[("claiming", 9)]), ..rolling() },
+                "most time goes where rollouts are: 9 of 16 are being given a sandbox",
+            ),
+            (
+                StatusSight { rollout_states: states(&[("claiming", 9)]), boxes_warm: 0, ..rolling() },
+                "rollouts wait for sandboxes: 9 of 16 rollouts wait for a box, 16 boxes are leased",
+            ),
+            (
+                StatusSight { rollouts_queued: 3, turns_in_flight: 0, ..idle("rolling out batch 4") },
+                "no rollout runs: 3 rollouts wait for their next attempt (rollout.retry_backoff_ms) or turn",
+            ),
+            (
+                StatusSight { rollouts_queued: 1, ..idle("rolling out batch 4") },
+                "no rollout runs: 1 rollout waits for its next attempt (rollout.retry_backoff_ms) or turn",
+            ),
+            (StatusSight { rollouts_queued: 3, ..idle("training step 4") }, "rollouts wait for the trainer"),
+            (StatusSight { rollouts_queued: 3, rollouts_paused: true, ..idle("x") }, "an operator holds rollouts"),
             (StatusSight::default(), "nothing holds the run up"),
         ];
         for (seen, expected) in cases {

@@ -3,6 +3,7 @@
 use greenroom_cluster::Member;
 use greenroom_core::spawn_blocking_named;
 use greenroom_engine::EngineConfig;
+use greenroom_identity::{IdentityError, check_name};
 use greenroom_messages::EngineId;
 use greenroom_messages::engine::{EnginePoolMessage, EngineSpec, EngineState, EngineStatus};
 use greenroom_messages::node::NodeMessage;
@@ -29,6 +30,11 @@ impl Desk {
         {
             // before it is written down: the address may hold a secret
             return Err(cannot(format!("the URL of engine {} cannot be used: {problem}", spec.engine)));
+        }
+        if let Steer::AddEngine(spec) = &steer
+            && let Some(problem) = added_problem(spec, &self.cluster.members())
+        {
+            return Err(cannot(problem));
         }
         let what = redact(&steer.to_string());
         self.record(RunEvent::Steered { by: by.clone(), what: what.clone() }).await?;
@@ -85,13 +91,27 @@ impl Desk {
             // answered before it comes here: whoever may look may ask it
             Steer::Checkpoint => self.checkpoint().await,
             Steer::Stop(mode) => {
-                self.tell_conductor(ConductorMessage::Stop(mode))?;
+                if mode == StopMode::AfterStep {
+                    self.note_stop(true).await?;
+                }
+                if let Err(refusal) = self.tell_conductor(ConductorMessage::Stop(mode)) {
+                    self.note_stop(false).await?;
+                    return Err(refusal);
+                }
                 Ok(match mode {
                     StopMode::AfterStep => "the run stops after the step under way; it can be resumed".to_owned(),
                     StopMode::Now => "the run stops now; it can be resumed".to_owned(),
                 })
             }
         }
+    }
+
+    /// A Conductor that is started again must know of it.
+    async fn note_stop(&self, told: bool) -> Result<(), DeskRefusal> {
+        let database = self.database.clone();
+        let noted = spawn_blocking_named("desk-stop", move || database.note_stop(told)).await;
+        let noted = noted.ok().flatten().ok_or_else(|| cannot("the stop could not be written down; see the log"))?;
+        noted.map_err(|error| cannot(format!("{}: {error}", error.code())))
     }
 
     fn tell_conductor(&self, message: ConductorMessage) -> Result<(), DeskRefusal> {
@@ -198,6 +218,32 @@ impl Desk {
     }
 }
 
+/// Why an engine cannot be added so, with the remedy. `drain` and `inspect` take nodes and engines by their names alone.
+fn added_problem(spec: &EngineSpec, members: &[Member]) -> Option<String> {
+    let (name, url) = (spec.engine.as_str(), &spec.url);
+    if let Err(error) = check_name(name) {
+        let reason = match error {
+            IdentityError::Request { reason, .. } => reason,
+            other => other.to_string(),
+        };
+        return Some(format!(
+            "an engine cannot have that name: {reason}; such as add-engine big http://10.0.0.7:30000"
+        ));
+    }
+    if members.iter().any(|member| !is_shell(member) && member.name == name) {
+        return Some(format!("{name} is the name of a node of the run: give the engine another one"));
+    }
+    let place = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let is_host = |host: &str| !host.is_empty() && !host.contains(['/', '\\']) && !host.contains(char::is_whitespace);
+    let is_place = place.and_then(|place| place.trim_end_matches('/').rsplit_once(':')).is_some_and(|(host, port)| {
+        is_host(host)
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    (!is_place)
+        .then(|| format!("{url:?} is not the URL of engine {name}: write http://HOST:PORT, with its port and no path"))
+}
+
 /// Whether some engines are drained and no other one serves, or is about to.
 fn nobody_stands_in(engines: &[EngineStatus], is_drained: impl Fn(&EngineId) -> bool) -> bool {
     use EngineState::{Serving, Syncing, Updating, Verifying};
@@ -209,6 +255,47 @@ fn nobody_stands_in(engines: &[EngineStatus], is_drained: impl Fn(&EngineId) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_is_added_under_a_name_of_its_own_at_a_host_and_port() {
+        let member = Member {
+            name: "gpu-0".to_owned(),
+            incarnation: 1,
+            roles: vec!["engine".to_owned()],
+            address: String::new(),
+            state: greenroom_cluster::MemberState::Alive,
+            since_ms: 0,
+            services: Vec::new(),
+            certificate: None,
+            build: String::new(),
+            clock_skew_ms: None,
+            last_heard_ms: 0,
+            round_trip_ms: None,
+        };
+        let problem = |name: &str, url: &str| {
+            let spec = EngineSpec { engine: EngineId::new(name), url: url.to_owned(), max_in_flight: 1 };
+            added_problem(&spec, std::slice::from_ref(&member))
+        };
+        for url in ["http://10.0.0.7:30000", "http://h:1/", "https://h.example:443", "http://[::1]:80"] {
+            assert_eq!(problem("big", url), None, "{url}");
+        }
+        let cases = [
+            ("Big one", "http://h:1", "\"Big one\" is not 1 to "),
+            ("gpu-0/embedded-0", "http://h:1", "\"gpu-0/embedded-0\" is not 1 to "),
+            ("", "http://h:1", "cannot have that name"),
+            ("gpu-0", "http://h:1", "gpu-0 is the name of a node"),
+            ("big", "http://h", "\"http://h\" is not the URL of engine big: write http://HOST:PORT"),
+            ("big", "http://h:1/v1", "no path"),
+            ("big", "http://h/x:1", "no path"),
+            ("big", " http://h:1", "write http://HOST:PORT"),
+            ("big", "http://[::1]", "with its port"),
+            ("big", "http://h:0", "with its port"),
+        ];
+        for (name, url, expected) in cases {
+            let said = problem(name, url).unwrap();
+            assert!(said.contains(expected), "{name} {url}: {said}");
+        }
+    }
 
     #[test]
     fn it_is_said_when_the_last_engines_are_drained() {

@@ -130,6 +130,10 @@ impl Node {
             && self.members().get(&node.name).is_some_and(|member| member.services.contains(&"worker".to_owned()))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

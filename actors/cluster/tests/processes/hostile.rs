@@ -150,6 +150,32 @@ fn a_certificate_that_ends_lets_nobody_in_any_more() {
     assert!(!a.members().contains_key("b1"));
 }
 
+/// The ports at which a process listens for TCP.
+fn listens_at(pid: u32) -> Vec<u16> {
+    let mine: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .filter_map(|fd| Some(std::fs::read_link(fd.ok()?.path()).ok()?.to_string_lossy().into_owned()))
+        .collect();
+    let table = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap();
+    let port = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_mine = columns[3] == "0A" && mine.contains(&format!("socket:[{}]", columns[9]));
+        is_mine.then(|| u16::from_str_radix(columns[1].rsplit_once(':').unwrap().1, 16).unwrap())
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
+#[test]
+fn a_node_listens_nowhere_but_at_its_own_address() {
+    let a = Node::start(&config("a1", &[]));
+    let b = Node::start(&config("b1", &[&a.address]));
+    wait_for_all(&[&a, &b]);
+    for node in [&a, &b] {
+        let own: u16 = node.address.rsplit_once(':').unwrap().1.parse().unwrap();
+        wait_until("it listens at its own address only", LONG, || listens_at(node.pid()) == [own]);
+    }
+}
+
 /// Reads one message of the preamble: its kind and its body.
 fn read_message(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
     let mut header = [0; 11];

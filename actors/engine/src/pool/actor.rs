@@ -289,7 +289,9 @@ impl EnginePoolState {
             return if same {
                 Ok(())
             } else {
-                failure(EngineFailureKind::Refused, format!("{engine} is there, otherwise"))
+                let (url, most) = (&known.url, known.max_in_flight);
+                let said = format!("{engine} is in the fleet already, at {url} with max_in_flight {most}");
+                failure(EngineFailureKind::Refused, format!("{said}: `rm-engine {engine}` removes it first"))
             };
         }
         if spec.max_in_flight == 0 {

@@ -2,6 +2,7 @@
 
 use greenroom_core::Reply;
 use greenroom_messages::rollout::RolloutManagerMessage;
+use greenroom_messages::run::StopMode;
 use greenroom_messages::steer::Held;
 
 use super::ConductorState;
@@ -30,6 +31,10 @@ impl ConductorState {
         for what in self.arguments.database.held()? {
             self.apply(what, true);
             (self.arguments.talk)(&what.notice());
+        }
+        if self.arguments.database.is_to_stop()? {
+            self.facts.stop = Some(StopMode::AfterStep);
+            (self.arguments.talk)("an operator has told this run to stop, before it was led anew: it does so now");
         }
         Ok(())
     }

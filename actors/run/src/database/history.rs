@@ -16,6 +16,11 @@ impl Database {
             Ok(History {
                 completed: ending == "completed",
                 last_epoch,
+                led_epoch: transaction.query_row(
+                    "SELECT coalesce(max(epoch), 0) FROM events WHERE event = 'phase_changed'",
+                    [],
+                    |row| row.get(0),
+                )?,
                 rollouts: rows(
                     transaction,
                     "SELECT rollout, group_id, epoch, outcome, reward, trained_step FROM rollouts ORDER BY rollout",

@@ -6,6 +6,9 @@ use rusqlite::params;
 use super::Database;
 use crate::RunError;
 
+/// What stands in the table for a stop that is to come.
+pub(super) const STOP: &str = "stop";
+
 impl Database {
     /// Notes that something is held, or is not any more.
     pub fn hold(&self, what: Held, held: bool) -> Result<(), RunError> {
@@ -19,6 +22,25 @@ impl Database {
             }
             Ok(())
         })
+    }
+
+    /// Notes that a person has told the run to stop after its step, or has not: whoever leads it next does so, until it is
+    /// done. What ends the process is no such word.
+    pub fn note_stop(&self, told: bool) -> Result<(), RunError> {
+        let now_ms = self.clock.now_ms();
+        self.write(|transaction| {
+            match told {
+                true => transaction
+                    .execute("INSERT OR IGNORE INTO held (what, since_ms) VALUES (?1, ?2)", params![STOP, now_ms])?,
+                false => transaction.execute("DELETE FROM held WHERE what = ?1", [STOP])?,
+            };
+            Ok(())
+        })
+    }
+
+    /// Whether a person has told the run to stop after its step, and it has not yet.
+    pub fn is_to_stop(&self) -> Result<bool, RunError> {
+        self.read(|transaction| transaction.prepare("SELECT 1 FROM held WHERE what = ?1")?.exists([STOP]))
     }
 
     /// What is held.
@@ -41,6 +63,22 @@ mod tests {
     use greenroom_messages::RunId;
 
     use super::*;
+
+    #[test]
+    fn a_stop_is_known_to_the_next_process_until_the_run_has_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Database::open(&dir.path().join("run.db"), &RunId::new("r"), 0, "", Clock::system()).unwrap();
+        let first = open();
+        assert!(!first.is_to_stop().unwrap());
+        first.note_stop(true).unwrap();
+        first.note_stop(true).unwrap();
+        drop(first);
+        let second = open();
+        assert!(second.is_to_stop().unwrap() && second.held().unwrap().is_empty());
+        second.end_process("stopped").unwrap();
+        drop(second);
+        assert!(!open().is_to_stop().unwrap(), "what was told is done");
+    }
 
     #[test]
     fn what_is_held_is_known_to_the_next_process_until_it_is_let_go() {

@@ -116,6 +116,7 @@ impl Database {
                 "UPDATE processes SET ended_ms = ?1, ending = ?2 WHERE epoch = ?3",
                 params![now_ms, ending, self.epoch],
             )?;
+            transaction.execute("DELETE FROM held WHERE what = ?1", [hold::STOP])?;
             Ok(())
         })
     }

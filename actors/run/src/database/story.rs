@@ -1,7 +1,7 @@
 //! The history of one rollout in words: what befell it, in order of time, and what became of it.
 
-use greenroom_messages::RolloutId;
 use greenroom_messages::steer::{Cell, WhyLine};
+use greenroom_messages::{Purpose, RolloutId};
 use rusqlite::types::Value;
 use serde_json::Value as Json;
 
@@ -25,7 +25,6 @@ impl DatabaseReader {
         let Some(row) = rollouts.first() else { return Ok(Vec::new()) };
         let mut lines = self.before(rollout, number(row, 2))?;
         lines.extend(self.told_by_events(&name)?);
-        lines.sort_by_key(|line| line.at_ms);
         let groups = "SELECT outcome, reason, finished_ms FROM groups WHERE group_id = ?1";
         let groups = self.query(groups, &[Value::Text(group.clone())], 1)?.rows;
         if let Some(found) = groups.first()
@@ -34,8 +33,29 @@ impl DatabaseReader {
             let reason = text(found, 1).map(|reason| format!(": {reason}")).unwrap_or_default();
             lines.push(WhyLine { at_ms: number(found, 2), text: format!("its group {group} was {outcome}{reason}") });
         }
-        lines.push(WhyLine { at_ms: number(row, 3).max(number(row, 2)), text: verdict(row, now_ms) });
+        // stable: of one and the same millisecond, the history knows the order
+        lines.sort_by_key(|line| line.at_ms);
+        // what became of it is the last line, and so it is not older than those before
+        let last_ms = lines.iter().map(|line| line.at_ms).chain([number(row, 2), number(row, 3)]).max();
+        let may_be_trained_on = self.may_be_trained_on(rollout, row, groups.first())?;
+        lines.push(WhyLine { at_ms: last_ms.unwrap_or(0), text: verdict(row, may_be_trained_on, now_ms) });
         Ok(lines)
+    }
+
+    /// Whether a rollout that ended may still be trained on: it and its group are fit for it, its batch was not trained on,
+    /// and the run has not ended.
+    fn may_be_trained_on(&self, rollout: RolloutId, row: &[Cell], group: Option<&Vec<Cell>>) -> Result<bool, RunError> {
+        let is_fit = rollout.group.batch.purpose == Purpose::Train
+            && matches!(text(row, 4).as_deref(), Some("completed" | "truncated"));
+        let is_dropped = group.and_then(|group| text(group, 0)).is_some_and(|outcome| outcome == "dropped");
+        if !is_fit || is_dropped {
+            return Ok(false);
+        }
+        let batch = Value::Text(rollout.group.batch.to_string());
+        let is_trained = !self.query("SELECT step FROM steps WHERE batch = ?1", &[batch], 1)?.rows.is_empty();
+        let last = "SELECT coalesce(ending, '') FROM processes ORDER BY epoch DESC LIMIT 1";
+        let ending = self.query(last, &[], 1)?.rows.first().and_then(|last| text(last, 0));
+        Ok(!is_trained && ending.as_deref() != Some("completed"))
     }
 
     /// The attempts at the same sample before this one.
@@ -118,7 +138,7 @@ fn in_words(body: &Json) -> Option<String> {
 }
 
 /// What became of it: columns task, state, issued, ended, outcome, reward, detail, trained step, epoch.
-fn verdict(row: &[Cell], now_ms: u64) -> String {
+fn verdict(row: &[Cell], may_be_trained_on: bool, now_ms: u64) -> String {
     let state = text(row, 1).unwrap_or_default();
     let Some(outcome) = text(row, 4) else {
         let age_s = now_ms.saturating_sub(number(row, 2)) / 1_000;
@@ -127,6 +147,7 @@ fn verdict(row: &[Cell], now_ms: u64) -> String {
     let graded = real(row, 5).map_or_else(String::new, |reward| format!(", reward {reward}"));
     let trained = match row.get(7) {
         Some(Cell::Integer(step)) => format!("it was trained on in step {step}"),
+        _ if may_be_trained_on => "it is not trained on yet".to_owned(),
         _ => "it was not trained on".to_owned(),
     };
     format!("in the end: {outcome}{graded}; {trained}")
@@ -175,9 +196,12 @@ mod tests {
             "3 it was given lease 7: a warm box of image graph, after 3 ms",
             "5 it ended as completed (Submitted) with reward 1.0",
             "7 lease 7 ended: released",
-            "5 in the end: completed, reward 1; it was not trained on",
+            "7 in the end: completed, reward 1; it is not trained on yet",
         ];
         assert_eq!(told, expected);
+        database.end_process("completed").unwrap();
+        let over = DatabaseReader::new(&path).story(id(0), 100).unwrap();
+        assert_eq!(over.last().unwrap().text, "in the end: completed, reward 1; it was not trained on");
         let open = DatabaseReader::new(&path).story(id(1), 2_002).unwrap();
         assert_eq!(open.last().unwrap().text, "so far: queued, issued 2 s ago");
         assert!(DatabaseReader::new(&path).story(id(9), 1).unwrap().is_empty());
