@@ -50,22 +50,10 @@ mod tests {
     use greenroom_cluster::MemberState;
 
     use super::*;
+    use crate::node::sample;
 
     fn member(name: &str, roles: &[&str], state: MemberState) -> Member {
-        Member {
-            name: name.to_owned(),
-            incarnation: 1,
-            roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-            address: String::new(),
-            state,
-            since_ms: 0,
-            services: Vec::new(),
-            certificate: None,
-            build: String::new(),
-            clock_skew_ms: None,
-            last_heard_ms: 0,
-            round_trip_ms: None,
-        }
+        Member { state, ..sample::member(name, roles) }
     }
 
     fn node(primary: &str) -> NodeConfig {

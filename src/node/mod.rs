@@ -24,6 +24,8 @@ mod outbox;
 mod pulse;
 mod rivals;
 mod roles;
+#[cfg(test)]
+pub(crate) mod sample;
 mod service;
 mod site;
 mod spread;

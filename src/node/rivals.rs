@@ -96,21 +96,14 @@ mod tests {
     use greenroom_cluster::MemberState::{self, Alive, Dead, Suspect};
 
     use super::*;
+    use crate::node::sample;
 
     fn member(name: &str, incarnation: u64, services: &[&str], state: MemberState) -> Member {
         Member {
-            name: name.to_owned(),
             incarnation,
-            roles: vec!["controller".to_owned()],
-            address: String::new(),
             state,
-            since_ms: 0,
             services: services.iter().map(|service| (*service).to_owned()).collect(),
-            certificate: None,
-            build: String::new(),
-            clock_skew_ms: None,
-            last_heard_ms: 0,
-            round_trip_ms: None,
+            ..sample::member(name, &["controller"])
         }
     }
 

@@ -97,6 +97,7 @@ pub(super) fn seen(way: &Way, heard: &str, members: &[Member]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::sample;
 
     fn way(at: &str) -> Way {
         Way { at: at.to_owned(), run: "mine".to_owned(), tls: None, cookie_file: None }
@@ -130,20 +131,7 @@ mod tests {
 
     #[test]
     fn who_answered_is_named_while_one_waits_and_in_the_end() {
-        let member = |name: &str| Member {
-            name: name.to_owned(),
-            incarnation: 1,
-            roles: vec!["engine".to_owned()],
-            address: String::new(),
-            state: greenroom_cluster::MemberState::Alive,
-            since_ms: 0,
-            services: Vec::new(),
-            certificate: None,
-            build: String::new(),
-            clock_skew_ms: None,
-            last_heard_ms: 0,
-            round_trip_ms: None,
-        };
+        let member = |name| sample::member(name, &["engine"]);
         let shell = Member { roles: vec![greenroom_cluster::SHELL.to_owned()], ..member("ada-1") };
         let (one, two) = ([member("box-0"), shell.clone()], [member("box-0"), member("gpu-0")]);
         assert_eq!(waiting(&way("h:1"), &[shell]), "waiting for an answer at h:1");

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use greenroom_identity::{IdentityError, IdentityFiles};
+use greenroom_identity::IdentityFiles;
 use serde::{Deserialize, Serialize};
 
 use crate::ClusterError;
@@ -114,12 +114,7 @@ impl ClusterConfig {
     /// All that is wrong with these settings, each with its remedy.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        if let Err(error) = greenroom_identity::check_name(&self.node) {
-            let reason = match error {
-                // no certificate is asked for here
-                IdentityError::Request { reason, .. } => reason,
-                other => other.to_string(),
-            };
+        if let Some(reason) = greenroom_identity::name_problem(&self.node) {
             problems.push(format!("node: {reason}"));
         }
         let too_long = |text: &str| text.is_empty() || text.len() > 200 || text.contains(char::is_control);

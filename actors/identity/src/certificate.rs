@@ -88,6 +88,11 @@ pub fn peer_of(certificates: &[CertificateDer<'_>]) -> Result<PeerIdentity, Iden
 /// Checks a name for nodes and people: 1 to 200 of a-z, 0-9, `-`, `_` and `.`, each part between dots beginning and
 /// ending with a letter or digit and at most 63 long.
 pub fn check_name(name: &str) -> Result<(), IdentityError> {
+    name_problem(name).map_or(Ok(()), |reason| Err(IdentityError::Request { field: "name", reason }))
+}
+
+/// What is wrong with a name, by the same rule; for names that no certificate is asked for.
+pub fn name_problem(name: &str) -> Option<String> {
     let part_is_fine = |part: &str| {
         let ends = [part.bytes().next(), part.bytes().last()];
         let ends_fine =
@@ -95,13 +100,12 @@ pub fn check_name(name: &str) -> Result<(), IdentityError> {
         let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
         part.len() <= 63 && ends_fine && part.bytes().all(allowed)
     };
-    if name.len() <= MAX_NAME_BYTES && name.split('.').all(part_is_fine) {
-        return Ok(());
-    }
-    let reason = format!(
-        "{name:?} is not 1 to {MAX_NAME_BYTES} of a-z 0-9 - _ ., each part from letter or digit to letter or digit"
-    );
-    Err(IdentityError::Request { field: "name", reason })
+    let is_fine = name.len() <= MAX_NAME_BYTES && name.split('.').all(part_is_fine);
+    (!is_fine).then(|| {
+        format!(
+            "{name:?} is not 1 to {MAX_NAME_BYTES} of a-z 0-9 - _ ., each part from letter or digit to letter or digit"
+        )
+    })
 }
 
 /// What is read from a certificate.

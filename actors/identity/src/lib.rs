@@ -22,7 +22,7 @@ mod refusal;
 mod verify;
 
 pub use authority::{Authority, IssueRequest};
-pub use certificate::{CertificateRole, NAME_SUFFIX, PeerIdentity, check_name, peer_of};
+pub use certificate::{CertificateRole, NAME_SUFFIX, PeerIdentity, check_name, name_problem, peer_of};
 pub use error::{ERRORS, IdentityError};
 pub use identity::{Identity, IdentityFiles};
 pub use refusal::Refusal;

@@ -3,13 +3,14 @@
 use greenroom_cluster::Member;
 use greenroom_core::spawn_blocking_named;
 use greenroom_engine::EngineConfig;
-use greenroom_identity::{IdentityError, check_name};
+use greenroom_identity::name_problem;
 use greenroom_messages::EngineId;
 use greenroom_messages::engine::{EnginePoolMessage, EngineSpec, EngineState, EngineStatus};
 use greenroom_messages::node::NodeMessage;
 use greenroom_messages::rollout::RolloutManagerMessage;
 use greenroom_messages::run::{ConductorMessage, RunEvent, StopMode};
 use greenroom_messages::steer::{DeskRefusal, Held, Steer};
+use greenroom_run::{Database, RunError};
 
 use super::looks::{is_of, is_shell};
 use super::{Desk, cannot};
@@ -25,16 +26,14 @@ const NO_STAND_IN: &str =
 impl Desk {
     /// Steers; says what was done.
     pub(super) async fn steer(&self, steer: Steer, by: String) -> Result<String, DeskRefusal> {
-        if let Steer::AddEngine(spec) = &steer
-            && let Some(problem) = EngineConfig::url_problem(&spec.url)
-        {
+        if let Steer::AddEngine(spec) = &steer {
             // before it is written down: the address may hold a secret
-            return Err(cannot(format!("the URL of engine {} cannot be used: {problem}", spec.engine)));
-        }
-        if let Steer::AddEngine(spec) = &steer
-            && let Some(problem) = added_problem(spec, &self.cluster.members())
-        {
-            return Err(cannot(problem));
+            let problem = EngineConfig::url_problem(&spec.url)
+                .map(|problem| format!("the URL of engine {} cannot be used: {problem}", spec.engine))
+                .or_else(|| added_problem(spec, &self.cluster.members()));
+            if let Some(problem) = problem {
+                return Err(cannot(problem));
+            }
         }
         let what = redact(&steer.to_string());
         self.record(RunEvent::Steered { by: by.clone(), what: what.clone() }).await?;
@@ -50,9 +49,19 @@ impl Desk {
 
     /// Writes an event; the Journal is not there before the run begins, so that this is done here.
     async fn record(&self, event: RunEvent) -> Result<(), DeskRefusal> {
-        let (database, now_ms) = (self.database.clone(), self.clock.now_ms());
-        let written = spawn_blocking_named("desk-record", move || database.record(&[(now_ms, event)])).await;
-        let written = written.ok().flatten().ok_or_else(|| cannot("the event could not be written; see the log"))?;
+        let now_ms = self.clock.now_ms();
+        self.write("event", move |database| database.record(&[(now_ms, event)])).await
+    }
+
+    async fn write(
+        &self,
+        what: &'static str,
+        work: impl FnOnce(&Database) -> Result<(), RunError> + Send + 'static,
+    ) -> Result<(), DeskRefusal> {
+        let database = self.database.clone();
+        let written = spawn_blocking_named(format!("desk-{what}"), move || work(&database)).await;
+        let written = written.ok().flatten();
+        let written = written.ok_or_else(|| cannot(format!("the {what} could not be written; see the log")))?;
         written.map_err(|error| cannot(format!("{}: {error}", error.code())))
     }
 
@@ -108,10 +117,7 @@ impl Desk {
 
     /// A Conductor that is started again must know of it.
     async fn note_stop(&self, told: bool) -> Result<(), DeskRefusal> {
-        let database = self.database.clone();
-        let noted = spawn_blocking_named("desk-stop", move || database.note_stop(told)).await;
-        let noted = noted.ok().flatten().ok_or_else(|| cannot("the stop could not be written down; see the log"))?;
-        noted.map_err(|error| cannot(format!("{}: {error}", error.code())))
+        self.write("stop", move |database| database.note_stop(told)).await
     }
 
     fn tell_conductor(&self, message: ConductorMessage) -> Result<(), DeskRefusal> {
@@ -221,11 +227,7 @@ impl Desk {
 /// Why an engine cannot be added so, with the remedy. `drain` and `inspect` take nodes and engines by their names alone.
 fn added_problem(spec: &EngineSpec, members: &[Member]) -> Option<String> {
     let (name, url) = (spec.engine.as_str(), &spec.url);
-    if let Err(error) = check_name(name) {
-        let reason = match error {
-            IdentityError::Request { reason, .. } => reason,
-            other => other.to_string(),
-        };
+    if let Some(reason) = name_problem(name) {
         return Some(format!(
             "an engine cannot have that name: {reason}; such as add-engine big http://10.0.0.7:30000"
         ));
@@ -255,23 +257,11 @@ fn nobody_stands_in(engines: &[EngineStatus], is_drained: impl Fn(&EngineId) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::sample;
 
     #[test]
     fn an_engine_is_added_under_a_name_of_its_own_at_a_host_and_port() {
-        let member = Member {
-            name: "gpu-0".to_owned(),
-            incarnation: 1,
-            roles: vec!["engine".to_owned()],
-            address: String::new(),
-            state: greenroom_cluster::MemberState::Alive,
-            since_ms: 0,
-            services: Vec::new(),
-            certificate: None,
-            build: String::new(),
-            clock_skew_ms: None,
-            last_heard_ms: 0,
-            round_trip_ms: None,
-        };
+        let member = sample::member("gpu-0", &["engine"]);
         let problem = |name: &str, url: &str| {
             let spec = EngineSpec { engine: EngineId::new(name), url: url.to_owned(), max_in_flight: 1 };
             added_problem(&spec, std::slice::from_ref(&member))

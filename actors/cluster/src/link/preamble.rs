@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each is a header (magic, protocol, kind, length) and a body of at most [`BODY_LIMIT_BYTES`]. The header, `Refused` and the
-//! builds in `Greeting` and `Challenge` stay the same in all versions of the protocol, so that any two versions can tell each other apart.
-//! The cookie is never sent: a proof is an HMAC-SHA256 over both nonces, the TLS channel and the body.
+//! builds in `Greeting` and `Challenge` stay the same in all versions of the protocol, so that any two versions can tell each
+//! other apart. The cookie is never sent: a proof is an HMAC-SHA256 over both nonces, the TLS channel and the body.
 
 use hmac::{Hmac, Mac};
 use serde::de::DeserializeOwned;

@@ -12,48 +12,46 @@ pub(super) const STOP: &str = "stop";
 impl Database {
     /// Notes that something is held, or is not any more.
     pub fn hold(&self, what: Held, held: bool) -> Result<(), RunError> {
-        let now_ms = self.clock.now_ms();
-        self.write(|transaction| {
-            if held {
-                let insert = "INSERT OR IGNORE INTO held (what, since_ms) VALUES (?1, ?2)";
-                transaction.execute(insert, params![what.name(), now_ms])?;
-            } else {
-                transaction.execute("DELETE FROM held WHERE what = ?1", params![what.name()])?;
+        self.mark(what.name(), held)
+    }
+
+    /// What is held.
+    pub fn held(&self) -> Result<Vec<Held>, RunError> {
+        let mut held = Vec::new();
+        for what in [Held::Rollouts, Held::Training] {
+            if self.is_marked(what.name())? {
+                held.push(what);
             }
-            Ok(())
-        })
+        }
+        Ok(held)
     }
 
     /// Notes that a person has told the run to stop after its step, or has not: whoever leads it next does so, until it is
     /// done. What ends the process is no such word.
     pub fn note_stop(&self, told: bool) -> Result<(), RunError> {
-        let now_ms = self.clock.now_ms();
-        self.write(|transaction| {
-            match told {
-                true => transaction
-                    .execute("INSERT OR IGNORE INTO held (what, since_ms) VALUES (?1, ?2)", params![STOP, now_ms])?,
-                false => transaction.execute("DELETE FROM held WHERE what = ?1", [STOP])?,
-            };
-            Ok(())
-        })
+        self.mark(STOP, told)
     }
 
     /// Whether a person has told the run to stop after its step, and it has not yet.
     pub fn is_to_stop(&self) -> Result<bool, RunError> {
-        self.read(|transaction| transaction.prepare("SELECT 1 FROM held WHERE what = ?1")?.exists([STOP]))
+        self.is_marked(STOP)
     }
 
-    /// What is held.
-    pub fn held(&self) -> Result<Vec<Held>, RunError> {
-        self.read(|transaction| {
-            let mut held = Vec::new();
-            for what in [Held::Rollouts, Held::Training] {
-                if transaction.prepare("SELECT 1 FROM held WHERE what = ?1")?.exists([what.name()])? {
-                    held.push(what);
-                }
+    fn mark(&self, what: &str, marked: bool) -> Result<(), RunError> {
+        let now_ms = self.clock.now_ms();
+        self.write(|transaction| {
+            if marked {
+                let insert = "INSERT OR IGNORE INTO held (what, since_ms) VALUES (?1, ?2)";
+                transaction.execute(insert, params![what, now_ms])?;
+            } else {
+                transaction.execute("DELETE FROM held WHERE what = ?1", [what])?;
             }
-            Ok(held)
+            Ok(())
         })
+    }
+
+    fn is_marked(&self, what: &str) -> Result<bool, RunError> {
+        self.read(|transaction| transaction.prepare("SELECT 1 FROM held WHERE what = ?1")?.exists([what]))
     }
 }
 
